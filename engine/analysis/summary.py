@@ -1,0 +1,127 @@
+"""A metric's figures from its durations. Percentiles are of durations: a rate's p95 is work / p95 duration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from engine.analysis.durations import Durations
+from engine.analysis.steady import steady_segment
+from engine.events import MetricResult
+from engine.values import Missing, Reading
+
+P99_NEEDS = 459
+"""Iterations below which no order statistic bounds the 99th percentile from above with 99 % confidence
+(0.99^n <= 0.01 first holds at n = 459)."""
+
+
+LONGEST_S = 1e9
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Figures in the metric's unit of the steady segment. `n` and `warmup_n` count iterations; `cv` is of durations."""
+
+    n: int
+    median: float
+    best: float
+    p95: float
+    p99: Reading
+    cv: Reading
+    warmup_n: int
+    steady: str
+
+
+class NoFigure(ValueError):
+    """Durations and work that make no figure; the text says why."""
+
+
+def summarise(metric: MetricResult, durations: Durations) -> Summary:
+    """The figures of `metric`; without a steady segment they are of all durations, and `steady` says why.
+
+    Raises NoFigure where nothing can be computed: no durations, or zeros where a rate divides by them.
+    """
+    if not durations.seconds:
+        raise NoFigure(f"the journal has no durations of {metric.metric}")
+    _check_range(metric, min(durations.seconds), max(durations.seconds))
+    value = _value_of(metric)
+    steady = steady_segment(durations.seconds)
+    begin = steady.begin
+    ordered = sorted(zip(durations.seconds[begin:], durations.weights[begin:], strict=True))
+    n = sum(weight for _, weight in ordered)
+    return Summary(
+        n=n,
+        median=value(_median(ordered, n)),
+        best=value(ordered[0][0]),
+        p95=value(percentile(ordered, n, 0.95)),
+        p99=_p99(ordered, n, value),
+        cv=_cv(ordered, n),
+        warmup_n=sum(durations.weights[:begin]),
+        steady=_lost(metric, durations) or steady.why or "yes",
+    )
+
+
+def percentile(ordered: Sequence[tuple[float, int]], n: int, share: float) -> float:
+    """The nearest rank: the least duration that `share` of all `n` iterations do not exceed.
+
+    `ordered` holds (duration, weight) by duration; `n` is the sum of weights.
+    """
+    # ceil on a product such as 0.95 * 100 = 95.00000000000001 would be one rank too far
+    rank = math.ceil(round(share * n, 6))
+    for duration, weight in ordered:
+        rank -= weight
+        if rank <= 0:
+            return duration
+    return ordered[-1][0]
+
+
+def _median(ordered: Sequence[tuple[float, int]], n: int) -> float:
+    """The middle iteration's duration, or the mean of the two in the middle."""
+    lower, upper = percentile(ordered, n, 0.5), percentile(ordered, n, (n // 2 + 1) / n)
+    return lower + (upper - lower) / 2
+
+
+def _check_range(metric: MetricResult, shortest_s: float, longest_s: float) -> None:
+    """What a damaged or dishonest journal may hold must not become a figure, nor an overflow."""
+    if shortest_s < 0 or longest_s > LONGEST_S:
+        raise NoFigure(f"{metric.metric} has durations from {shortest_s:g} to {longest_s:g} s, which cannot be")
+    if metric.scale == 0:
+        return
+    if not (metric.work > 0 and metric.scale > 0):
+        raise NoFigure(f"{metric.metric} counts no work, so it has no rate")
+    if shortest_s == 0 or not math.isfinite(metric.work / shortest_s / metric.scale):
+        raise NoFigure(f"{metric.metric} has a duration of {shortest_s:g} s, too short for a rate")
+
+
+def _value_of(metric: MetricResult) -> Callable[[float], float]:
+    """From a duration to the metric's unit."""
+    if metric.scale == 0:
+        return float
+    return lambda duration_s: metric.work / duration_s / metric.scale
+
+
+def _p99(ordered: Sequence[tuple[float, int]], n: int, value: Callable[[float], float]) -> Reading:
+    group = max(weight for _, weight in ordered)
+    if group > 1:
+        return Missing(f"durations are means of up to {group} iterations, which hide the slow ones")
+    return value(percentile(ordered, n, 0.99)) if n >= P99_NEEDS else Missing(f"needs {P99_NEEDS} iterations, has {n}")
+
+
+def _cv(ordered: Sequence[tuple[float, int]], n: int) -> Reading:
+    """Standard deviation over mean, weighted; with n - 1, so that it is unbiased where every weight is 1."""
+    if len(ordered) < 2:
+        return Missing("needs 2 durations")
+    mean = math.fsum(duration * weight for duration, weight in ordered) / n
+    if mean <= 0:
+        return Missing("the mean duration is zero")
+    squares = math.fsum(weight * (duration - mean) ** 2 for duration, weight in ordered)
+    return math.sqrt(squares / (n - 1)) / mean
+
+
+def _lost(metric: MetricResult, durations: Durations) -> str:
+    """A torn journal line can cost durations. Less than a group may be missing, since a worker keeps whole groups."""
+    missing = metric.count - durations.n
+    if missing < max(durations.weights):
+        return ""
+    return f"no steady state: {missing} of {metric.count} iterations are missing in the journal"

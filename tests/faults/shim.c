@@ -1,0 +1,167 @@
+/* Makes the n-th write, rename, truncate, allocation or sync below a folder fail, in a real process (LD_PRELOAD).
+ *
+ * AIB_FAULT_DIR    the folder; paths are those the kernel knows, so it must be absolute and free of links
+ * AIB_FAULT_N      which call fails, from 1; 0 or absent: none
+ * AIB_FAULT_ERRNO  its errno (5 is EIO, 28 ENOSPC)
+ * AIB_FAULT_STICKY 1: every later call fails too, as on a disk that has died or stays full
+ * AIB_FAULT_MARK   a file that is created when the fault fires
+ *
+ * A process that drives many faults itself calls aib_fault_arm() and aib_fault_count() through ctypes.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static char folder[PATH_MAX];
+static size_t folder_length;
+static const char *mark;
+static long fail_at;
+static long seen;
+static int fail_errno = EIO;
+static int sticky;
+
+void aib_fault_arm(long n, int error, int is_sticky)
+{
+    seen = 0;
+    fail_at = n;
+    fail_errno = error;
+    sticky = is_sticky;
+}
+
+long aib_fault_count(void)
+{
+    return seen;
+}
+
+__attribute__((constructor)) static void start(void)
+{
+    const char *dir = getenv("AIB_FAULT_DIR");
+    const char *n = getenv("AIB_FAULT_N"), *error = getenv("AIB_FAULT_ERRNO"), *is_sticky = getenv("AIB_FAULT_STICKY");
+    if (dir != NULL && strlen(dir) < sizeof folder) {
+        strcpy(folder, dir);
+        folder_length = strlen(folder);
+    }
+    mark = getenv("AIB_FAULT_MARK");
+    aib_fault_arm(n ? atol(n) : 0, error ? atoi(error) : EIO, is_sticky ? atoi(is_sticky) : 0);
+}
+
+static int below(const char *path)
+{
+    return folder_length > 0 && strncmp(path, folder, folder_length) == 0
+        && (path[folder_length] == '/' || path[folder_length] == '\0');
+}
+
+static int fires(void)
+{
+    long now = __atomic_add_fetch(&seen, 1, __ATOMIC_SEQ_CST);
+    if (fail_at == 0 || !(now == fail_at || (sticky && now > fail_at)))
+        return 0;
+    if (mark != NULL) {
+        long descriptor = syscall(SYS_openat, AT_FDCWD, mark, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+        if (descriptor >= 0)
+            syscall(SYS_close, descriptor);
+    }
+    errno = fail_errno;
+    return 1;
+}
+
+static int fires_for(int descriptor)
+{
+    char link[64], path[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+    int saved = errno;
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    errno = saved;
+    if (length < 0)
+        return 0;
+    path[length] = '\0';
+    return below(path) && fires();
+}
+
+/* Relative names are not looked at: the program under test uses absolute ones. */
+static int fires_at(const char *path)
+{
+    return below(path) && fires();
+}
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+ssize_t write(int fd, const void *data, size_t size)
+{
+    return fires_for(fd) ? -1 : REAL(write)(fd, data, size);
+}
+
+ssize_t writev(int fd, const struct iovec *parts, int count)
+{
+    return fires_for(fd) ? -1 : REAL(writev)(fd, parts, count);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t size, off_t at)
+{
+    return fires_for(fd) ? -1 : REAL(pwrite)(fd, data, size, at);
+}
+
+ssize_t pwrite64(int fd, const void *data, size_t size, off64_t at)
+{
+    return fires_for(fd) ? -1 : REAL(pwrite64)(fd, data, size, at);
+}
+
+int fsync(int fd)
+{
+    return fires_for(fd) ? -1 : REAL(fsync)(fd);
+}
+
+int fdatasync(int fd)
+{
+    return fires_for(fd) ? -1 : REAL(fdatasync)(fd);
+}
+
+int ftruncate(int fd, off_t size)
+{
+    return fires_for(fd) ? -1 : REAL(ftruncate)(fd, size);
+}
+
+int ftruncate64(int fd, off64_t size)
+{
+    return fires_for(fd) ? -1 : REAL(ftruncate64)(fd, size);
+}
+
+int truncate(const char *path, off_t size)
+{
+    return fires_at(path) ? -1 : REAL(truncate)(path, size);
+}
+
+int truncate64(const char *path, off64_t size)
+{
+    return fires_at(path) ? -1 : REAL(truncate64)(path, size);
+}
+
+/* These two return the error instead of setting errno. */
+int posix_fallocate(int fd, off_t at, off_t size)
+{
+    return fires_for(fd) ? fail_errno : REAL(posix_fallocate)(fd, at, size);
+}
+
+int posix_fallocate64(int fd, off64_t at, off64_t size)
+{
+    return fires_for(fd) ? fail_errno : REAL(posix_fallocate64)(fd, at, size);
+}
+
+int rename(const char *from, const char *to)
+{
+    return fires_at(to) ? -1 : REAL(rename)(from, to);
+}
+
+int renameat(int from_fd, const char *from, int to_fd, const char *to)
+{
+    return fires_at(to) ? -1 : REAL(renameat)(from_fd, from, to_fd, to);
+}
