@@ -1,0 +1,372 @@
+"""The runner: the one process that owns a run, starts its trials one after the other and writes the run folder.
+
+It knows nothing of a screen. Whoever started it holds the other end of the owner pipe (engine.owner); without one,
+and unless the plan says "continue", it stops. `python -m engine.runner FD` is its process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from engine import exits, files, runfolder
+from engine.control import ControlServer
+from engine.errors import AibenchError
+from engine.events import (
+    Control,
+    DeviceSeen,
+    Event,
+    Fingerprint,
+    HandleClosed,
+    HandleOpened,
+    Notice,
+    RunEnd,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    TrialEnd,
+    TrialEnded,
+    TrialStarted,
+)
+from engine.guard import Guard
+from engine.journal import JournalWriter, read_events
+from engine.launch import launcher_for, oci
+from engine.launch.base import Launch, TrialFiles
+from engine.launch.environment import RUN_FOLDER, RUN_ID
+from engine.locks import DeviceLocks, acquire, lock_run_folder
+from engine.owner import OwnerEnd, Reply, Request
+from engine.plan import PlannedTrial
+from engine.plan_file import dump_plan, parse_plan
+from engine.sensors import Sensors
+from engine.series import SeriesWriter
+from engine.session import fold
+from engine.session_file import write_session
+from engine.setup import Ground, Setup, anchor, group_of, python_of, set_up, survey, survey_again
+from engine.stage import stage
+from engine.text import clean
+from engine.trial import Ended, TrialRun
+from engine.trial_log import TrialLog
+from engine.version import VERSION
+
+
+class Runner:
+    """One run, from its first event to its last. `run` returns the exit code; `stop` may be called at any time."""
+
+    def __init__(self, setup: Setup, folder: Path, locks: DeviceLocks) -> None:
+        self._setup = setup
+        self._ground = setup.ground
+        self._plan = setup.ground.plan
+        self._run_id = setup.ground.run
+        self._folder = folder
+        self._locks = locks
+        past = setup.ground.past
+        self._outcomes: dict[str, TrialEnd] = dict(past.finished) if past else {}
+        self._counts = dict(past.counts) if past else {}
+        self._journal = JournalWriter(folder)
+        self._current: TrialRun | None = None
+        self._end: tuple[RunEnd, str] | None = None
+        self._go_on = asyncio.Event()
+        self._go_on.set()
+        self._sensors = Sensors(
+            tuple(device.device for device in setup.ground.devices),
+            SeriesWriter(folder / runfolder.SERIES),
+            self._journal.append,
+        )
+        self._control = ControlServer(self._run_id, self._obey)
+
+    def stop(self, outcome: RunEnd, reason: str) -> None:
+        """End the run: the current trial at once, the others never. The first reason stands."""
+        if self._end is None:
+            self._end = (outcome, reason)
+        self._go_on.set()
+        if self._current is not None:
+            self._current.stop("aborted", f"the run was stopped: {reason}")
+
+    def owner_is_gone(self) -> None:
+        """Whoever started the run has ended or let go."""
+        if self._plan.on_owner_exit == "stop":
+            self.stop("aborted", 'its owner is gone (on_owner_exit = "stop")')
+
+    async def run(self) -> int:
+        """All trials, then the end; whatever happens in between, the journal gets its last event if the disk can."""
+        try:
+            self._open()
+            await asyncio.to_thread(self._journal.sync)
+            self._sensors.start()
+            await self._control.start()
+            limit = asyncio.get_running_loop().call_later(
+                self._plan.hard_end_s, self.stop, "aborted", f"its hard end of {self._plan.hard_end_s:g} s was reached"
+            )
+            await self._run_trials()
+            limit.cancel()
+        except AibenchError as error:
+            self.stop("failed", str(error))
+        except Exception as error:  # whatever broke, finished trials and a reason must reach the disk
+            self._trace(error)
+            self.stop("failed", f"an internal error, {type(error).__name__}: see {runfolder.RUNNER_LOG}")
+        return await self._close()
+
+    def _open(self) -> None:
+        now = anchor()
+        if self._ground.past is not None:
+            self._record(RunResumed(t=now.monotonic_s, version=VERSION, anchor=now))
+        else:
+            self._record(
+                RunStarted(
+                    t=now.monotonic_s,
+                    run=self._run_id,
+                    version=VERSION,
+                    anchor=now,
+                    plan=msgspec.to_builtins(self._plan),
+                    trials=self._setup.trials,
+                )
+            )
+        for device in self._ground.devices:
+            self._record(
+                DeviceSeen(
+                    t=now.monotonic_s,
+                    device=device.device,
+                    index=device.index,
+                    kind=device.kind,
+                    name=device.name,
+                    facts=device.facts,
+                )
+            )
+        self._record(Fingerprint(t=now.monotonic_s, facts=self._setup.fingerprint))
+        for problem in self._ground.inventory.problems:
+            self._notice("warning", "probe", problem)
+
+    async def _run_trials(self) -> None:
+        stage_folder = await asyncio.to_thread(stage, self._folder)
+        async with Guard(self._folder, self._run_id, needed=self._needs_guard()):
+            for trial in self._setup.trials:
+                await self._go_on.wait()
+                if self._end is not None:
+                    return
+                if trial.trial not in self._outcomes:
+                    await self._run_trial(trial, stage_folder)
+
+    def _needs_guard(self) -> bool:
+        return any(environment.kind != "bare" for environment in self._plan.environments)
+
+    async def _run_trial(self, trial: PlannedTrial, stage_folder: Path) -> None:
+        token = secrets.token_hex(8)
+        with self._scratch(trial.trial) as scratch:
+            try:
+                launch = self._launch(trial, token, stage_folder, scratch)
+            except AibenchError as error:
+                ended = Ended("failed", str(error), 0.0, {}, 0, 0)
+            else:
+                ended = await self._follow(trial, token, launch)
+        self._record(
+            TrialEnded(
+                t=time.monotonic(),
+                trial=trial.trial,
+                outcome=ended.outcome,
+                reason=ended.reason,
+                seconds=ended.seconds,
+                log_bytes=ended.log_bytes,
+                log_dropped_bytes=ended.log_dropped_bytes,
+            )
+        )
+        await asyncio.to_thread(self._journal.sync)
+        self._outcomes[trial.trial] = ended.outcome
+        if self._journal.problem:  # what is on disk is safe, and the end still fits into the reserve
+            raise AibenchError(self._journal.problem, code=exits.INCOMPLETE)
+        if ended.outcome == "completed":
+            self._counts.setdefault(group_of(trial), ended.counts)
+
+    async def _follow(self, trial: PlannedTrial, token: str, launch: Launch) -> Ended:
+        """Start a prepared trial; a handle that can outlive its keeper is in the journal, durable, before the start."""
+        deadline_s = self._plan.repetition.trial_timeout_s
+        python = python_of(self._setup.pythons, trial.framework, self._kind(trial.device)).path
+        counts = self._counts.get(group_of(trial), {})
+        self._record(
+            TrialStarted(t=time.monotonic(), trial=trial.trial, python=python, deadline_s=deadline_s, counts=counts)
+        )
+        if launch.handle:
+            self._record(
+                HandleOpened(t=time.monotonic(), trial=trial.trial, runtime=launch.runtime, name=launch.handle)
+            )
+            await asyncio.to_thread(self._journal.sync)
+        log = TrialLog(runfolder.trial_log(self._folder, trial.trial))
+        self._current = TrialRun(self._run_id, trial.trial, token, deadline_s, log, self._sensors, self._record)
+        ended = await self._current.run(launch, self._locks.fds)
+        self._current = None
+        if launch.handle:
+            await self._close_handle(trial.trial, launch)
+        for summary in self._sensors.trial_ends(trial.trial, trial.device):
+            self._record(summary)
+        if log.problem:
+            self._notice("warning", "log", log.problem)
+        return ended
+
+    async def _close_handle(self, trial: str, launch: Launch) -> None:
+        """See to it that the trial's container is gone; one that stays is left to the guard and to `clean`."""
+        if await asyncio.to_thread(oci.remove, launch.runtime, launch.handle, self._run_id):
+            self._record(HandleClosed(t=time.monotonic(), trial=trial, name=launch.handle))
+        else:
+            self._notice("error", launch.runtime, f"container {launch.handle} could not be removed")
+
+    def _launch(self, trial: PlannedTrial, token: str, stage_folder: Path, scratch: Path) -> Launch:
+        kind = self._kind(trial.device)
+        environment = next(each for each in self._plan.environments if each.label == trial.environment)
+        launcher = launcher_for(
+            environment, python_of(self._setup.pythons, trial.framework, kind).path, trial.device, kind
+        )
+        spec = scratch / "trial.json"
+        files.write_private(spec, msgspec.json.encode(self._spec(trial, token, kind)))
+        deadline_s = self._plan.repetition.trial_timeout_s
+        return launcher.prepare(
+            self._run_id, trial.trial, token, deadline_s, TrialFiles(stage=stage_folder, spec=spec, scratch=scratch)
+        )
+
+    def _spec(self, trial: PlannedTrial, token: str, kind: str) -> dict[str, object]:
+        repetition = self._plan.repetition
+        return {
+            "token": token,
+            "run": self._run_id,
+            "trial": trial.trial,
+            "scenario": trial.scenario,
+            "parameters": trial.parameters,
+            "framework": trial.framework,
+            "device": {"kind": kind, "index": 0},
+            "seed": repetition.seed,
+            "seconds": repetition.seconds,
+            "counts": self._counts.get(group_of(trial), {}),
+        }
+
+    @contextlib.contextmanager
+    def _scratch(self, trial: str) -> Iterator[Path]:
+        """A trial's own empty folder, gone after it: a cache that one arm filled must not serve the other."""
+        folder = self._folder / runfolder.SCRATCH / trial
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700, parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _kind(self, device: str) -> str:
+        return next(each.kind for each in self._ground.devices if each.device == device)
+
+    def _obey(self, command: str, by: str) -> str:
+        """A command from the control socket; the answer is "" or why not, and stands in the journal."""
+        refusal = self._carry_out(command, by)
+        if command != "status":
+            self._record(Control(t=time.monotonic(), command=command, by=by, accepted=not refusal, reason=refusal))
+        return refusal
+
+    def _carry_out(self, command: str, by: str) -> str:
+        if command == "stop":
+            self.stop("aborted", f"stopped by {by}")
+        elif command == "skip":
+            if self._current is None:
+                return "no trial is running"
+            self._current.stop("skipped", f"skipped by {by}")
+        elif command == "pause":
+            self._go_on.clear()
+        elif command == "resume":
+            self._go_on.set()
+        elif command != "status":
+            return f"unknown command {command!r}"
+        return ""
+
+    async def _close(self) -> int:
+        """End what the run still holds, and write the last event; the disk may refuse even that."""
+        outcome, reason = self._end or ("completed", "")
+        code = self._completed_code() if outcome == "completed" else exits.INCOMPLETE
+        await self._control.stop()
+        await self._sensors.stop()
+        self._record(RunEnded(t=time.monotonic(), outcome=outcome, reason=reason, exit_code=code))
+        await asyncio.to_thread(self._journal.close)
+        return code
+
+    def _completed_code(self) -> int:
+        """A run of which nothing completed has shown nothing, so it has failed."""
+        outcomes = list(self._outcomes.values())
+        return exits.FAILED if "failed" in outcomes or "completed" not in outcomes else exits.DONE
+
+    def _record(self, event: Event) -> None:
+        self._journal.append(event)
+
+    def _notice(self, level: Literal["info", "warning", "error"], source: str, text: str) -> None:
+        self._record(Notice(t=time.monotonic(), level=level, source=source, text=clean(text, 400)))
+
+    def _trace(self, error: Exception) -> None:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        with contextlib.suppress(OSError):
+            files.append_bytes(self._folder / runfolder.RUNNER_LOG, text.encode())
+
+
+def main() -> int:
+    """The runner's process: `python -m engine.runner FD`. Its exit code is the run's."""
+    owner = OwnerEnd(int(sys.argv[1]))
+    try:
+        code = _serve(owner, owner.request())
+    except AibenchError as error:
+        owner.say(Reply("error", text=str(error), code=error.code))
+        return error.code
+    owner.say(Reply("ended", code=code))
+    return code
+
+
+def _serve(owner: OwnerEnd, request: Request) -> int:
+    folder = Path(request.folder)
+    ground = survey_again(folder) if request.resume else survey(parse_plan(request.plan, "the plan"))
+    with acquire(tuple(device.device for device in ground.devices), ground.run) as locks:
+        setup = set_up(ground)
+        if not request.resume:
+            folder = _make_folder(folder, ground)
+        # what every process of the run carries, so that `clean` can tell whose it is
+        os.environ.update({RUN_ID: ground.run, RUN_FOLDER: str(folder)})
+        with lock_run_folder(folder):
+            runner = Runner(setup, folder, locks)
+            code = asyncio.run(_run_owned(runner, owner, Reply("ready", run=ground.run, folder=str(folder))))
+            write_session(folder / runfolder.SESSION, fold(read_events(folder / runfolder.JOURNAL)))
+            return code
+
+
+def _make_folder(parent: Path, ground: Ground) -> Path:
+    """The run's own folder, named for people to find it, with the plan as it was asked for."""
+    stamp, _, unique = ground.run.rpartition("-")
+    folder = parent / f"{stamp}-{re.sub('[^A-Za-z0-9._]+', '-', ground.plan.name)}-{unique}"
+    files.make_private_folder(folder)
+    for name in (runfolder.SERIES, runfolder.LOGS, runfolder.SCRATCH):
+        files.make_private_folder(folder / name)
+    files.atomic_write(folder / runfolder.PLAN, dump_plan(ground.plan).encode())
+    return folder
+
+
+async def _run_owned(runner: Runner, owner: OwnerEnd, ready: Reply) -> int:
+    """Run, listening to signals and to the owner's end of the pipe."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, runner.stop, "aborted", f"the runner got {signal.Signals(number).name}")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def owner_spoke() -> None:
+        if owner.is_gone():
+            loop.remove_reader(owner.socket)
+            runner.owner_is_gone()
+
+    loop.add_reader(owner.socket, owner_spoke)
+    owner.say(ready)
+    return await runner.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""The lines that a trial's processes print, read with suspicion: whatever is not one of ours is log text.
+
+The write side is engine.worker.protocol (and the last line of engine.worker.keeper). A line counts only with the
+trial's token, at most MAX_LINE bytes and finite numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from engine.events import MetricResult
+from engine.text import clean, clean_tree
+from engine.values import Scalar
+
+MAX_LINE = 8192
+
+
+class WireLine(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
+    """What every line carries. `t` is seconds of the sender's monotonic clock."""
+
+    token: str
+    rank: int
+    seq: int
+    t: float
+
+
+class Ping(WireLine, frozen=True, tag="ping", kw_only=True):
+    """A request for our clock; the answer goes to the worker's stdin at once."""
+
+    n: int
+
+
+class Hello(WireLine, frozen=True, tag="hello", kw_only=True):
+    """The worker is up and knows the offset of its clock to ours."""
+
+    pid: int
+    python: str
+    clock_offset_s: float
+    clock_uncertainty_s: float
+
+
+class Phase(WireLine, frozen=True, tag="phase", kw_only=True):
+    """The worker enters a phase."""
+
+    name: str
+
+
+class Durations(WireLine, frozen=True, tag="iterations", kw_only=True):
+    """Durations of iterations in order, each the mean of `group` of them."""
+
+    metric: str
+    group: int
+    durations_s: tuple[float, ...]
+
+
+class Result(WireLine, frozen=True, tag="result", kw_only=True):
+    """The work of each metric, and facts about how it was done."""
+
+    metrics: tuple[MetricResult, ...]
+    facts: dict[str, Scalar]
+
+
+class Failure(WireLine, frozen=True, tag="failure", kw_only=True):
+    """The worker gives up, with a cause that decides the outcome."""
+
+    cause: Literal["error", "unsupported", "incorrect", "out_of_memory", "protocol"]
+    reason: str
+
+
+class Bye(WireLine, frozen=True, tag="bye", kw_only=True):
+    """The worker has said everything."""
+
+
+class KeeperReport(WireLine, frozen=True, tag="keeper", kw_only=True):
+    """How the worker ended, as its keeper saw it."""
+
+    exit_code: int | None
+    signal: int | None
+    cause: Literal["ended", "deadline", "eof"]
+    killed: int
+    seconds: float
+    max_rss_bytes: int
+    oom_kills: int | None
+
+
+Line = Ping | Hello | Phase | Durations | Result | Failure | Bye | KeeperReport
+
+_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+
+
+def decode(line: bytes, token: str) -> Line | None:
+    """The protocol line in `line`, every string clean, or None where it is not one of this trial's."""
+    if not line.startswith(b"{") or len(line) > MAX_LINE:
+        return None
+    try:
+        message = _decoder.decode(line)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    if message.token != token or not _is_finite(message):
+        return None
+    return message if isinstance(message, Durations | Ping | Bye) else _cleaned(message)
+
+
+def _is_finite(message: Line) -> bool:
+    if isinstance(message, Durations):
+        return message.group >= 1 and all(math.isfinite(value) and value >= 0 for value in message.durations_s)
+    return math.isfinite(message.t)
+
+
+def _cleaned(message: Line) -> Line:
+    cleaned: Line = msgspec.convert(clean_tree(msgspec.to_builtins(message), limit=1000), Line)
+    return cleaned
+
+
+class LineSplitter:
+    """Cuts a byte stream into lines and bounds the memory of a stream that never ends one.
+
+    `feed` yields (line, whole): a line longer than MAX_LINE comes in pieces with whole = False, which are log text.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._overlong = False
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
+        """The lines that `data` completes."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            whole = not self._overlong and len(line) <= MAX_LINE
+            self._overlong = False
+            yield line, whole
+        self._rest = rest
+        if len(rest) > MAX_LINE:
+            self._overlong, self._rest = True, b""
+            yield rest, False
+
+    def end(self) -> Iterator[tuple[bytes, bool]]:
+        """What is left when the stream ends."""
+        if self._rest:
+            yield self._rest, not self._overlong
+        self._rest = b""
+
+
+def last_words(log_tail: bytes) -> str:
+    """The last line with text in a log's tail, clean and short, for a reason."""
+    lines = [line for line in log_tail.splitlines() if line.strip()]
+    return clean(lines[-1].strip(), 160) if lines else ""

@@ -1,0 +1,123 @@
+"""A scenario that does everything a worker must not do; tests put it into a copy of the program."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from engine.worker.card import Card, Metric, Parameter, Value, Variant
+from engine.worker.work import Kernel, Work
+
+CARD = Card(
+    id="hostile/misbehave",
+    title="Misbehaviour",
+    measures="nothing",
+    metrics=(Metric("calls", "s", "lower", "call", 0.0, "none"),),
+    parameters=(Parameter("how", "what goes wrong", {"": ["exit"]}, form="a list of behaviours"),),
+    frameworks=("python",),
+    depends_on="nothing",
+    source="tests",
+)
+
+
+def variants(parameters: dict[str, Value], device_kind: str) -> list[Variant]:
+    """One variant for each behaviour."""
+    how = parameters["how"]
+    assert isinstance(how, list)
+    return [Variant(str(each), {"how": each}) for each in how]
+
+
+def prepare(parameters: dict[str, Value], adapter: object, seed: int) -> Work:
+    """Misbehave as asked; whoever comes back measures a no-op."""
+    BEHAVIOURS[str(parameters["how"])]()
+    return Work(kernels=(Kernel("calls", lambda: None, 1.0),), check=lambda rounds: {}, max_seconds=0.05)
+
+
+def _exit() -> None:
+    os._exit(7)
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _segfault() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _hang() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        time.sleep(60)
+
+
+def _garbage() -> None:
+    for _ in range(200):
+        os.write(1, os.urandom(1000))
+        os.write(2, os.urandom(1000))
+    os._exit(0)
+
+
+def _endless_line() -> None:
+    os.write(1, b"x" * 1_000_000)
+    os._exit(0)
+
+
+def _forged_lines() -> None:
+    os.write(1, b'{"token":"wrong","rank":0,"seq":0,"t":1,"kind":"bye"}\n{"kind":' + b"[" * 5000 + b"\n")
+    os._exit(0)
+
+
+def _flood() -> None:
+    block = b"spam " * 200_000
+    while True:
+        os.write(2, block)
+
+
+def _memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    held = []
+    while True:
+        held.append(bytearray(64 << 20))
+
+
+def _escape() -> None:
+    """A daemon of its own session, deaf to everything but SIGKILL; the worker then ends as if nothing were."""
+    if os.fork() == 0:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        if os.fork() == 0:
+            time.sleep(600)
+        os._exit(0)
+
+
+def _raises() -> None:
+    raise RuntimeError("bad \x1b]0;owned\x07 thing\nsecond line")
+
+
+def _escape_codes() -> None:
+    sys.stderr.write("\x1b[2J\x1b]52;c;AAAA\x07 last words\n")
+    sys.stderr.flush()
+    os._exit(3)
+
+
+BEHAVIOURS: dict[str, Callable[[], None]] = {
+    "exit": _exit,
+    "kill": _kill,
+    "segfault": _segfault,
+    "hang": _hang,
+    "garbage": _garbage,
+    "endless line": _endless_line,
+    "forged lines": _forged_lines,
+    "flood": _flood,
+    "memory": _memory,
+    "escape": _escape,
+    "raises": _raises,
+    "escape codes": _escape_codes,
+    "nothing": lambda: None,
+}

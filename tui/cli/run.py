@@ -1,0 +1,165 @@
+"""`aibench-tui run`: from flags to a plan, a runner of its own process, progress on stderr and the result on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from engine import exits, files, runfolder, sessions
+from engine.control import ControlClient
+from engine.errors import AibenchError
+from engine.owner import Request, StartedRun, start_runner
+from engine.plan import Plan, Repetition, ScenarioChoice
+from engine.plan_file import check_plan, dump_plan, load_plan, parse_plan
+from engine.presets import preset
+from engine.registry import find
+from engine.schedule import parse_devices, parse_environment
+from tui.cli import output
+from tui.cli.progress import Progress
+
+POLL_S = 0.25
+STOP_LIMIT_S = 15.0
+
+
+class _Interrupted(Exception):
+    """A signal asks the run to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Run, and return the run's exit code."""
+    request, as_json = _request(arguments)
+    progress = Progress(sys.stderr)
+    _arm_signals()
+    try:
+        progress.say("looking for devices and an interpreter …")
+        run = start_runner(request)
+    except _Interrupted as stop:
+        return exits.by_signal(stop.number)
+    code = _follow(run, progress)
+    _report(run, as_json)
+    return code
+
+
+def _request(arguments: argparse.Namespace) -> tuple[Request, bool]:
+    if arguments.resume is not None:
+        _refuse_with_resume(arguments)
+        folder = sessions.locate(arguments.resume, _parent(arguments.out or ""))
+        return Request(folder=str(folder.absolute()), resume=True), bool(arguments.json)
+    plan = plan_from(arguments)
+    check_plan(plan)
+    parent = _parent(plan.output.folder).absolute()
+    files.probe_writable(parent)
+    return Request(folder=str(parent), plan=dump_plan(plan)), plan.output.json
+
+
+def _refuse_with_resume(arguments: argparse.Namespace) -> None:
+    flags = ("scenario", "devices", "env", "framework", "python", "repeat", "seconds", "seed")
+    given = [f"--{name}" for name in flags if getattr(arguments, name) is not None]
+    if given:
+        raise AibenchError(
+            f"{', '.join(given)} cannot change a run that is resumed", "leave it out, or start a new run"
+        )
+
+
+def _parent(folder: str) -> Path:
+    return Path(folder).expanduser() if folder else sessions.default_folder()
+
+
+def plan_from(arguments: argparse.Namespace) -> Plan:
+    """The plan that the flags describe: a file or preset, with each flag's key replaced."""
+    plan = _base(arguments)
+    target, repetition, output_ = plan.target, plan.repetition, plan.output
+    if arguments.devices is not None:
+        target = msgspec.structs.replace(target, devices=parse_devices(arguments.devices))
+    for name in ("framework", "python"):
+        if getattr(arguments, name) is not None:
+            target = msgspec.structs.replace(target, **{name: getattr(arguments, name)})
+    for name in ("repeat", "seconds", "seed"):
+        if getattr(arguments, name) is not None:
+            repetition = msgspec.structs.replace(repetition, **{name: getattr(arguments, name)})
+    if arguments.out is not None:
+        output_ = msgspec.structs.replace(output_, folder=arguments.out)
+    if arguments.json is not None:
+        output_ = msgspec.structs.replace(output_, json=True)
+    changes: dict[str, object] = {"target": target, "repetition": repetition, "output": output_}
+    if arguments.scenario:
+        changes["scenarios"] = _scenarios(plan, arguments.scenario)
+    if arguments.env:
+        changes["environments"] = tuple(parse_environment(text) for text in arguments.env)
+    return msgspec.structs.replace(plan, **changes)
+
+
+def _base(arguments: argparse.Namespace) -> Plan:
+    if arguments.plan is not None:
+        if str(arguments.plan) == "-":
+            return parse_plan(sys.stdin.read(files.MAX_PLAN_BYTES + 1), "standard input")
+        return load_plan(arguments.plan)
+    if arguments.preset is None and arguments.scenario:
+        return Plan(name="scenarios", repetition=Repetition(seconds=1.0))
+    return preset(arguments.preset or "quick")
+
+
+def _scenarios(plan: Plan, names: list[str]) -> tuple[ScenarioChoice, ...]:
+    """The named scenarios, with the parameters that the plan gives them."""
+    given = {find(choice.id).CARD.id: choice for choice in plan.scenarios}
+    wanted = dict.fromkeys(find(name).CARD.id for name in names)
+    return tuple(given.get(name, ScenarioChoice(id=name)) for name in wanted)
+
+
+def _arm_signals() -> None:
+    def interrupt(number: int, _frame: object) -> None:
+        raise _Interrupted(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+
+
+def _follow(run: StartedRun, progress: Progress) -> int:
+    """Stay until the run has ended. The first signal asks it to stop; a second one leaves it to end by itself."""
+    number = 0
+    try:
+        try:
+            _watch(run, progress)
+        except _Interrupted as stop:
+            number = stop.number
+            progress.say("stopping: what is finished is kept; once more to leave at once")
+            ControlClient(run.run).send("stop")
+            _watch(run, progress, limit_s=STOP_LIMIT_S)
+    except _Interrupted as stop:
+        number = stop.number
+        run.detach()
+    progress.close()
+    if number:
+        return exits.by_signal(number)
+    if run.ended is None:
+        progress.say("the runner was killed; `aibench-tui run --resume latest` goes on where it ended")
+        return exits.INCOMPLETE
+    if run.ended.kind == "error":
+        raise AibenchError(run.ended.text, code=run.ended.code)
+    return run.ended.code
+
+
+def _watch(run: StartedRun, progress: Progress, limit_s: float = float("inf")) -> None:
+    progress.open(run.folder)
+    waited = 0.0
+    while not run.poll(POLL_S) and waited < limit_s:
+        progress.update()
+        waited += POLL_S
+    progress.update()
+
+
+def _report(run: StartedRun, as_json: bool) -> None:
+    session = sessions.load(run.folder)
+    if as_json:
+        output.print_json(output.document(session, run.folder))
+        return
+    output.print_session(session)
+    print(f"session: {run.folder / runfolder.SESSION if (run.folder / runfolder.SESSION).exists() else run.folder}")
