@@ -196,7 +196,8 @@ def test_a_killed_runner_is_reported_and_its_run_resumed(hostile: Program) -> No
     os.kill(runner, signal.SIGKILL)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 3
-    assert b"the runner was killed" in err
+    assert b"killed or power lost" in err
+    assert b"--resume" in err.splitlines()[-1]
     wait_for(lambda: not workers(hostile), 2.0, "the end of the workers")
     (folder,) = hostile.folders()
     session = sessions.load(folder)

@@ -18,6 +18,7 @@ from engine.plan_file import check_plan, dump_plan, load_plan, parse_plan
 from engine.presets import preset
 from engine.registry import find
 from engine.schedule import parse_devices, parse_environment
+from engine.session import Session
 from tui.cli import output
 from tui.cli.progress import Progress
 
@@ -44,7 +45,10 @@ def main(arguments: argparse.Namespace) -> int:
     except _Interrupted as stop:
         return exits.by_signal(stop.number)
     code = _follow(run, progress)
-    _report(run, as_json)
+    session = sessions.load(run.folder)
+    _report(session, run.folder, as_json)
+    if code:
+        print(f"aibench-tui: {_why(session, run.folder)}", file=sys.stderr)
     return code
 
 
@@ -140,7 +144,6 @@ def _follow(run: StartedRun, progress: Progress) -> int:
     if number:
         return exits.by_signal(number)
     if run.ended is None:
-        progress.say("the runner was killed; `aibench-tui run --resume latest` goes on where it ended")
         return exits.INCOMPLETE
     if run.ended.kind == "error":
         raise AibenchError(run.ended.text, code=run.ended.code)
@@ -156,10 +159,21 @@ def _watch(run: StartedRun, progress: Progress, limit_s: float = float("inf")) -
     progress.update()
 
 
-def _report(run: StartedRun, as_json: bool) -> None:
-    session = sessions.load(run.folder)
+def _report(session: Session, folder: Path, as_json: bool) -> None:
     if as_json:
-        output.print_json(output.document(session, run.folder))
+        output.print_json(output.document(session, folder))
         return
     output.print_session(session)
-    print(f"session: {run.folder / runfolder.SESSION if (run.folder / runfolder.SESSION).exists() else run.folder}")
+    file = folder / runfolder.SESSION
+    print(f"session: {file if file.exists() else folder}")
+
+
+def _why(session: Session, folder: Path) -> str:
+    """The last line of a run that did not end well: what, why, and what to do."""
+    if session.outcome != "completed":
+        return f"run {session.outcome}: {session.reason}; go on with: aibench-tui run --resume {folder}"
+    failed = [trial for trial in session.trials if trial.outcome == "failed"]
+    if not failed:
+        return "no trial completed; each one's reason stands in the table"
+    first = failed[0]
+    return f"{len(failed)} of {len(session.trials)} trials failed; the first, {first.trial}: {first.reason}"
