@@ -11,8 +11,6 @@ import pytest
 
 from tests.policy import SuitePolicy
 
-pytest_plugins = ["tests.program.fixtures"]
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the whole session (xdist's workers inherit it) one folder; locks and sessions never meet a real user's."""

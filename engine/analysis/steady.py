@@ -22,7 +22,7 @@ MAX_COV = 0.02
 MAX_DRIFT = 0.01
 """How much the fitted line may rise or fall over the segment, relative to its mean."""
 
-SAME_LEVEL = 0.005
+SAME_LEVEL = 0.02
 """Segments whose means differ by less than this are one: a change too small to call a state of its own."""
 
 LEAST_SIGMA = 0.0005

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
+import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
@@ -43,11 +43,14 @@ def read_spec(source: str, reader: LineReader) -> Spec:
 def run_trial(source: str, reading: int, writing: int) -> int:
     """Run the trial that `source` specifies over these two file descriptors; returns the exit code."""
     reader = LineReader(reading)
-    # Without a spec there is no token but the one that the keeper got.
-    wire = Wire(writing, os.environ.get("AIBENCH_TOKEN", ""))
     try:
         spec = read_spec(source, reader)
-        wire = Wire(writing, spec.token)
+    except WorkerError as error:
+        # Without a spec there is no token for a protocol line: these are last words in the log.
+        print(error, file=sys.stderr)
+        return 1
+    wire = Wire(writing, spec.token)
+    try:
         wire.greet(reader)
         _work(spec, wire)
     except WorkerError as error:

@@ -1,6 +1,7 @@
 """Randomised pairs of fresh processes, our worker against a plain loop, and what their ratio can be said to be.
 
-Standard library only, and no part of the engine is imported: the worker is driven from outside, as the runner does.
+Standard library only. Of the engine it takes the rule for the warm-up; the worker is driven from outside, as the runner
+does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from engine.worker.timing import DEVICE_SETTLE_S, warmup_s
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = ROOT / "engine" / "worker" / "main.py"
@@ -158,7 +161,11 @@ def compare(script: str, spec: dict[str, Any], task: dict[str, Any], pairs: int,
     first = run_worker({**spec, "counts": {}})
     print(f"counts {first.counts}; {first.facts}", file=sys.stderr)
     spec = {**spec, "counts": first.counts}
-    task = {**task, "count": next(iter(first.counts.values())), "warmup_s": min(spec["seconds"] / 2, 10.0)}
+    task = {
+        **task,
+        "count": next(iter(first.counts.values())),
+        "warmup_s": warmup_s(spec["seconds"], 0.0 if task["device"] == "cpu" else DEVICE_SETTLE_S),
+    }
     ours: list[Medians] = []
     plain: list[Medians] = []
     schedule = orders(pairs, order_seed)

@@ -22,9 +22,10 @@ from engine.worker.work import Kernel, ProtocolError
 class Machine:
     """A device on which each call takes a fixed time, and the adapter of it; it notes what is called."""
 
-    def __init__(self, min_reading_s: float = 100e-6) -> None:
+    def __init__(self, min_reading_s: float = 100e-6, settle_s: float = 0.0) -> None:
         self.now_ns = 0
         self.min_reading_s = min_reading_s
+        self.settle_s = settle_s
         self.called: list[str] = []
         self.untimed_rounds: list[int] = []
         self.collecting: list[bool] = []
@@ -126,6 +127,12 @@ def test_the_warm_up_is_the_same_with_and_without_calibration() -> None:
     assert given.untimed_rounds == warm_up
     assert sum(warm_up[1:]) * 10e-6 == pytest.approx(0.05, rel=0.05), "half the budget, after the first round"
     assert calibration * 10e-6 == pytest.approx(0.01, rel=0.05)
+
+
+def test_a_device_that_takes_longer_to_settle_is_warmed_up_for_longer() -> None:
+    machine = Machine(settle_s=0.2)
+    measure([machine.kernel("r", 10_000)], machine, 0.1, {"r": 100}, lambda _: None, machine.clock)
+    assert sum(machine.untimed_rounds[1:]) * 10e-6 == pytest.approx(0.2, rel=0.05)
 
 
 def test_a_given_count_that_is_not_whole_groups_ends_in_a_smaller_one() -> None:

@@ -15,12 +15,14 @@ from engine.worker.work import OutOfMemory, Unsupported, WorkerError
 class Adapter(ABC):
     """A framework on one device.
 
-    `timer` names the clock of its durations; `rounds` counts the rounds run so far. `device_kind` picks defaults only.
+    `timer` names the clock of its durations; `rounds` counts the rounds run so far; `settle_s` is the least warm-up
+    that the device needs. `device_kind` picks defaults only.
     """
 
     framework: ClassVar[Frameworks]
     timer = "monotonic clock"
     min_reading_s = MIN_READING_S
+    settle_s = 0.0
     rounds = 0
 
     @abstractmethod

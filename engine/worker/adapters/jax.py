@@ -16,7 +16,7 @@ from engine.worker.adapters import host
 from engine.worker.adapters import torch as cuda_rules
 from engine.worker.adapters.base import Adapter
 from engine.worker.card import Frameworks, Scalar
-from engine.worker.timing import MIN_READING_S, Call, time_on_host
+from engine.worker.timing import DEVICE_SETTLE_S, MIN_READING_S, Call, time_on_host
 from engine.worker.work import Unsupported, WorkerError
 
 _DEVICE_READING_S = 20e-3
@@ -67,6 +67,7 @@ class JaxAdapter(Adapter):
         self.jnp: Any = jax.numpy
         self._on_host = kind == "cpu"
         self.min_reading_s = MIN_READING_S if self._on_host else _DEVICE_READING_S
+        self.settle_s = 0.0 if self._on_host else DEVICE_SETTLE_S
         self._last: Any = None
         try:
             self.device: Any = jax.devices()[index]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from engine.worker.adapters import host
 from engine.worker.adapters.base import Adapter
 from engine.worker.card import Frameworks, Scalar
-from engine.worker.timing import Call
+from engine.worker.timing import DEVICE_SETTLE_S, Call
 from engine.worker.work import Unsupported, WorkerError
 
 _EVENT_PAIRS = 4096
@@ -126,6 +126,7 @@ class TorchCuda(TorchAdapter):
 
     timer = "cuda events"
     min_reading_s = 0.0
+    settle_s = DEVICE_SETTLE_S
 
     def __init__(self, index: int) -> None:
         super().__init__(f"cuda:{index}")
