@@ -22,8 +22,9 @@ MIN_ROUNDS = 5
 WARMUP_SHARE = 0.5
 WARMUP_LIMIT_S = 10.0
 DEVICE_SETTLE_S = 1.5
-"""A device under a power limit: on an H200 the regulator answers the first second of matrix products with 100 ms of
-deep undershoot 0.9 s after the load began, and is level from 1.1 s on (tests/fixtures/sessions, h200-quick-unsettled)."""
+"""For a device under a power limit: an H200's regulator answers the first second of matrix products with 100 ms of deep
+undershoot, 0.9 s after the load began, and is level again from 1.1 s on (tests/fixtures/sessions/h200-quick-unsettled).
+"""
 
 CALIBRATION_SHARE = 0.1
 MIN_READING_S = 100e-6
