@@ -17,6 +17,7 @@ from engine.hardware.fingerprint import fingerprint
 from engine.hardware.interpreters import Interpreter, choose
 from engine.hardware.inventory import Inventory, discover
 from engine.journal import read_events
+from engine.launch import launcher_for
 from engine.plan import Plan, PlannedTrial
 from engine.plan_file import check_plan
 from engine.registry import find
@@ -154,7 +155,17 @@ def _facts(ground: Ground, pythons: dict[tuple[str, str], Interpreter]) -> dict[
     for (_, kind), interpreter in others:
         more = fingerprint(ground.inventory, interpreter)
         facts.update({f"{kind}_{name}": value for name, value in more.items() if facts.get(name) != value})
-    return facts
+    return {**facts, **_arms(ground, first[1].path)}
+
+
+def _arms(ground: Ground, python: str) -> dict[str, Scalar | Missing]:
+    """What each arm says of itself; one that cannot run here is refused now, before any load."""
+    device = ground.devices[0]
+    return {
+        f"arm_{environment.label}_{name}": value
+        for environment in ground.plan.environments
+        for name, value in launcher_for(environment, python, device.device, device.kind).describe().items()
+    }
 
 
 def _past(journal: Path) -> Past:

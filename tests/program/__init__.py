@@ -31,11 +31,10 @@ class Program:
     def sessions(self) -> Path:
         return self.home / "sessions"
 
-    @property
-    def runtime(self) -> Path:
-        """Short, since a socket's path may have 107 bytes; below the tests' own folder, where one is set."""
+    def __post_init__(self) -> None:
+        # short, since a socket's path may have 107 bytes; below the tests' own folder, where one is set
         parent = Path(os.environ.get("AIBENCH_RUNTIME_DIR") or tempfile.gettempdir())
-        return parent / hashlib.sha256(str(self.home).encode()).hexdigest()[:8]
+        self.runtime = parent / hashlib.sha256(str(self.home).encode()).hexdigest()[:8]
 
     @property
     def environment(self) -> dict[str, str]:
