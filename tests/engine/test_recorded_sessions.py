@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,31 @@ def test_the_window_of_a_power_limited_trial_says_so(unsettled: Session) -> None
 
 def test_the_session_file_holds_all_of_it(unsettled: Session) -> None:
     assert parse_session(dump_session(unsettled), "the session") == unsettled
+
+
+@pytest.fixture(scope="module")
+def paired() -> Session:
+    """Ten pairs, bare and podman 4.9 with crun in mirror mode, of a bf16 product and of STREAM."""
+    return fold(read_events(SESSIONS / "h200-bare-podman" / runfolder.JOURNAL))
+
+
+def test_the_arms_took_turns_in_balanced_blocks(paired: Session) -> None:
+    order = [trial.environment for trial in paired.trials if trial.scenario == "compute/gemm"]
+    assert [trial.outcome for trial in paired.trials] == ["completed"] * 40
+    assert len(order) == 20
+    for first in range(0, 20, 4):
+        assert order[first : first + 2] == order[first + 2 : first + 4][::-1]
+        assert sorted(order[first : first + 2]) == ["bare", "podman"]
+
+
+def test_both_arms_did_the_same_count_of_work(paired: Session) -> None:
+    for metric, count in (("rate", 605), ("triad_bandwidth", 337)):
+        assert {each.n + each.warmup_n for each in paired.measurements if each.metric == metric} == {count}
+
+
+@pytest.mark.parametrize(("metric", "low", "high"), [("rate", -0.018, 0.017), ("triad_bandwidth", -0.0005, 0.0005)])
+def test_podman_cost_no_more_than_the_pairs_can_tell(paired: Session, metric: str, low: float, high: float) -> None:
+    """Of ten pairs, the second smallest and largest log ratio bound the median with 97.9 % (binomial, both tails)."""
+    medians = {(each.pair, each.environment): each.median for each in paired.measurements if each.metric == metric}
+    slower = sorted(math.log(medians[pair, "bare"] / medians[pair, "podman"]) for pair in range(1, 11))
+    assert low < slower[1] < 0 < slower[8] < high
