@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -49,14 +51,15 @@ class OwnerEnd:
         with self.socket.makefile("rb") as stream:
             return msgspec.json.decode(stream.readline(MAX_LINE), type=Request)
 
-    def is_gone(self) -> bool:
-        """Whether the owner has closed its end; anything it says after its request is ignored."""
+    def heard(self) -> Literal["", "stop", "gone"]:
+        """What the owner wants by now: nothing, the end of the run, or it has closed its end."""
         try:
-            return not self.socket.recv(4096, socket.MSG_DONTWAIT)
+            data = self.socket.recv(4096, socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return False
+            return ""
         except OSError:
-            return True
+            return "gone"
+        return "stop" if data else "gone"
 
     def say(self, reply: Reply) -> None:
         """Tell the owner; one who is gone is no error."""
@@ -87,6 +90,11 @@ class StartedRun:
         if reply is not None and reply.kind in ("ended", "error"):
             self.ended = reply
         return self.ended is not None or self._process.poll() is not None
+
+    def stop(self) -> None:
+        """Ask the run to end; what is finished is kept. A runner that has ended already is no error."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(b"stop\n")
 
     def detach(self) -> None:
         """Let go; with on_owner_exit = "stop" the run ends."""

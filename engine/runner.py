@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal
 
@@ -54,7 +54,7 @@ from engine.sensors import Sensors
 from engine.series import SeriesWriter
 from engine.session import fold
 from engine.session_file import write_session
-from engine.setup import Ground, Setup, anchor, group_of, python_of, set_up, survey, survey_again
+from engine.setup import Ground, Setup, anchor, chosen, group_of, python_of, set_up, survey, survey_again
 from engine.stage import stage
 from engine.text import clean
 from engine.trial import Ended, TrialRun
@@ -95,8 +95,11 @@ class Runner:
         if self._current is not None:
             self._current.stop("aborted", f"the run was stopped: {reason}")
 
-    def owner_is_gone(self) -> None:
-        """Whoever started the run has ended or let go."""
+    def owner_spoke(self, wish: Literal["stop", "gone"]) -> None:
+        """Whoever started the run wants it to end, or has ended or let go itself."""
+        if wish == "stop":
+            self.stop("aborted", "its owner asked it to stop")
+            return
         if self._plan.on_owner_exit == "stop":
             self.stop("aborted", 'its owner is gone (on_owner_exit = "stop")')
 
@@ -148,6 +151,8 @@ class Runner:
         self._record(Fingerprint(t=now.monotonic_s, facts=self._setup.fingerprint))
         for problem in self._ground.inventory.problems:
             self._notice("warning", "probe", problem)
+        for (_, kind), python in self._setup.pythons.items():
+            self._notice("info", "workers", chosen(python, kind))
 
     async def _run_trials(self) -> None:
         stage_folder = await asyncio.to_thread(stage, self._folder)
@@ -164,9 +169,9 @@ class Runner:
 
     async def _run_trial(self, trial: PlannedTrial, stage_folder: Path) -> None:
         token = secrets.token_hex(8)
-        with self._scratch(trial.trial) as scratch:
+        async with self._scratch(trial.trial) as scratch:
             try:
-                launch = self._launch(trial, token, stage_folder, scratch)
+                launch = await asyncio.to_thread(self._launch, trial, token, stage_folder, scratch)
             except AibenchError as error:
                 ended = Ended("failed", str(error), 0.0, {}, 0, 0)
             else:
@@ -184,6 +189,8 @@ class Runner:
         )
         await asyncio.to_thread(self._journal.sync)
         self._outcomes[trial.trial] = ended.outcome
+        if ended.stuck:
+            raise AibenchError(f"trial {trial.trial}: {ended.reason}", "see dmesg", code=exits.INCOMPLETE)
         if self._journal.problem:  # what is on disk is safe, and the end still fits into the reserve
             raise AibenchError(self._journal.problem, code=exits.INCOMPLETE)
         if ended.outcome == "completed":
@@ -249,16 +256,16 @@ class Runner:
             "counts": self._counts.get(group_of(trial), {}),
         }
 
-    @contextlib.contextmanager
-    def _scratch(self, trial: str) -> Iterator[Path]:
+    @contextlib.asynccontextmanager
+    async def _scratch(self, trial: str) -> AsyncIterator[Path]:
         """A trial's own empty folder, gone after it: a cache that one arm filled must not serve the other."""
         folder = self._folder / runfolder.SCRATCH / trial
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700, parents=True)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await asyncio.to_thread(files.make_private_folder, folder)
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     def _kind(self, device: str) -> str:
         return next(each.kind for each in self._ground.devices if each.device == device)
@@ -286,11 +293,14 @@ class Runner:
         return ""
 
     async def _close(self) -> int:
-        """End what the run still holds, and write the last event; the disk may refuse even that."""
+        """End what the run still holds, and write the last event; nothing that fails here may cost that event."""
         outcome, reason = self._end or ("completed", "")
         code = self._completed_code() if outcome == "completed" else exits.INCOMPLETE
-        await self._control.stop()
-        await self._sensors.stop()
+        for part in (self._control.stop(), self._sensors.stop()):
+            try:
+                await part
+            except Exception as error:
+                self._trace(error)
         self._record(RunEnded(t=time.monotonic(), outcome=outcome, reason=reason, exit_code=code))
         await asyncio.to_thread(self._journal.close)
         return code
@@ -314,12 +324,19 @@ class Runner:
 
 def main() -> int:
     """The runner's process: `python -m engine.runner FD`. Its exit code is the run's."""
+    os.umask(0o077)
     owner = OwnerEnd(int(sys.argv[1]))
     try:
         code = _serve(owner, owner.request())
     except AibenchError as error:
         owner.say(Reply("error", text=str(error), code=error.code))
         return error.code
+    except Exception as error:  # the owner has the only terminal: it must hear of every end
+        what = f"the runner failed: {type(error).__name__}: {clean(str(error), 300)}"
+        owner.say(
+            Reply("error", text=f"{what}; report it with the session's {runfolder.RUNNER_LOG}", code=exits.INCOMPLETE)
+        )
+        return exits.INCOMPLETE
     owner.say(Reply("ended", code=code))
     return code
 
@@ -359,9 +376,11 @@ async def _run_owned(runner: Runner, owner: OwnerEnd, ready: Reply) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def owner_spoke() -> None:
-        if owner.is_gone():
+        wish = owner.heard()
+        if wish == "gone":
             loop.remove_reader(owner.socket)
-            runner.owner_is_gone()
+        if wish:
+            runner.owner_spoke(wish)
 
     loop.add_reader(owner.socket, owner_spoke)
     owner.say(ready)

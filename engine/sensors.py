@@ -19,6 +19,9 @@ from engine.window import Window
 
 HZ = 10
 RESTARTS = 5
+HEALTHY_S = 60.0
+"""A process that lived this long does not count among the RESTARTS in a row after which telemetry is given up."""
+
 RESTART_PAUSE_S = 1.0
 STOP_S = 1.0
 
@@ -83,9 +86,15 @@ class Sensors:
         return window.event(now, trial, device, sources, missing)
 
     async def _keep_reading(self) -> None:
-        for attempt in range(RESTARTS + 1):
-            reason = await self._read_one_process()
-            next_step = "restarted" if attempt < RESTARTS else "given up: telemetry is missing from here on"
+        attempt = 0
+        while attempt <= RESTARTS:
+            begin = time.monotonic()
+            try:
+                reason = await self._read_one_process()
+            except OSError as error:
+                reason = f"could not be started: {error.strerror}"
+            attempt = 0 if time.monotonic() - begin > HEALTHY_S else attempt + 1
+            next_step = "restarted" if attempt <= RESTARTS else "given up: telemetry is missing from here on"
             self._notice("warning", f"the telemetry process ended ({reason}); {next_step}")
             await asyncio.sleep(RESTART_PAUSE_S)
 

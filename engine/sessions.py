@@ -14,6 +14,7 @@ from engine.journal import read_events
 from engine.locks import is_running
 from engine.session import Session, fold
 from engine.session_file import read_session
+from engine.text import clean
 
 LATEST = "latest"
 
@@ -34,7 +35,7 @@ def locate(name: str, parent: Path) -> Path:
 
     Raises AibenchError (code 2) where that is none or several.
     """
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))  # which leaves an unknown ~user as it is
     if os.sep in name or path.exists():
         return _existing(path)
     known = list(folders(parent))
@@ -42,12 +43,13 @@ def locate(name: str, parent: Path) -> Path:
         return known[-1]
     if not known:
         raise AibenchError(
-            f"there are no sessions in {parent}", "`aibench-tui run` makes one; --folder names another place"
+            f"there are no sessions in {clean(str(parent))}", "`aibench-tui run` makes one; --folder names another place"
         )
     found = [folder for folder in known if name in folder.name]
     if len(found) == 1:
         return found[0]
-    what = f"{len(found)} sessions match {name!r}" if found else f"no session matches {name!r} in {parent}"
+    asked = repr(clean(name, 300))
+    what = f"{len(found)} sessions match {asked}" if found else f"no session matches {asked} in {clean(str(parent))}"
     raise AibenchError(what, "name a session's folder or a longer part of its name; `aibench-tui list` shows them")
 
 
@@ -65,4 +67,4 @@ def _existing(path: Path) -> Path:
     if path.is_file() or (path / runfolder.JOURNAL).is_file() or (path / runfolder.SESSION).is_file():
         return path
     why = "holds no session" if path.is_dir() else "is not there"
-    raise AibenchError(f"{path} {why}", "name a session's folder; `aibench-tui list` shows them")
+    raise AibenchError(f"{clean(str(path))} {why}", "name a session's folder; `aibench-tui list` shows them")

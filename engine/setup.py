@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import sys
 import time
@@ -27,6 +28,10 @@ from engine.values import Missing, Scalar
 
 FINAL_OUTCOMES = frozenset({"completed", "failed", "unsupported", "skipped"})
 """Outcomes that a resumed run keeps; aborted trials run again."""
+
+RUN_ID_FORM = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+TRIAL_ID_FORM = re.compile(r"t\d{4,9}")
+FRAMEWORKS = ("torch", "jax", "python")
 
 Group = tuple[str, str, str]
 """Trials of one (scenario, variant, device) do the same count of work in every arm and repeat."""
@@ -85,10 +90,29 @@ def survey_again(folder: Path) -> Ground:
     if not journal.is_file():
         raise AibenchError(f"{folder} holds no run", "name a session's folder; `aibench-tui list` shows them")
     past = _past(journal)
+    plan = parse_plan_of(past.started)
+    _refuse_foreign(folder, past.started, plan)
     inventory = discover()
     names = tuple(dict.fromkeys(trial.device for trial in past.started.trials))
     devices = resolve_devices(names, inventory.devices)
-    return Ground(past.started.run, parse_plan_of(past.started), inventory, devices, past)
+    return Ground(past.started.run, plan, inventory, devices, past)
+
+
+def _refuse_foreign(folder: Path, started: RunStarted, plan: Plan) -> None:
+    """Sessions are handed from person to person: nothing in a journal may name a place outside its own folder."""
+    check_plan(plan, "the journal's plan")
+    trials = [trial.trial for trial in started.trials]
+    arms = {environment.label for environment in plan.environments}
+    if (
+        not RUN_ID_FORM.fullmatch(started.run)
+        or len(set(trials)) != len(trials)
+        or not all(TRIAL_ID_FORM.fullmatch(trial) for trial in trials)
+        or not all(trial.environment in arms and trial.framework in FRAMEWORKS for trial in started.trials)
+    ):
+        raise AibenchError(f"{folder} was not written by this program", "start its plan anew")
+    for name in (runfolder.SCRATCH, runfolder.LOGS, runfolder.SERIES, runfolder.STAGE):
+        if (folder / name).is_symlink():
+            raise AibenchError(f"{folder / name} is a link", "remove it, or start the plan anew")
 
 
 def set_up(ground: Ground) -> Setup:
@@ -121,6 +145,13 @@ def anchor() -> Anchor:
     boot = Path("/proc/sys/kernel/random/boot_id")
     boot_id = boot.read_text().strip() if boot.exists() else ""
     return Anchor(monotonic_s=time.monotonic(), wall_s=time.time(), boot_id=boot_id)
+
+
+def chosen(python: Interpreter, kind: str) -> str:
+    """A line that names the interpreter of a kind of device, and what was passed over for it."""
+    version = python.versions.get(python.framework, "")
+    passed = f" (passed over: {'; '.join(python.tried)})" if python.tried else ""
+    return f"{python.framework} {version} for {kind} at {python.path}{passed}"
 
 
 def own_python() -> Interpreter:
@@ -160,9 +191,9 @@ def _facts(ground: Ground, pythons: dict[tuple[str, str], Interpreter]) -> dict[
 
 def _arms(ground: Ground, python: str) -> dict[str, Scalar | Missing]:
     """What each arm says of itself; one that cannot run here is refused now, before any load."""
-    device = ground.devices[0]
     return {
         f"arm_{environment.label}_{name}": value
+        for device in ground.devices
         for environment in ground.plan.environments
         for name, value in launcher_for(environment, python, device.device, device.kind).describe().items()
     }

@@ -31,7 +31,8 @@ PAUSE_S = 0.01
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """Something of a run that is over. `name` is a process id, a container's name or a path; `detail` is for people."""
+    """Something of a run that is over. `name` is a process id, a container's name or a path, as it is; `run` and `detail`
+    are clean."""
 
     kind: Literal["process", "container", "socket", "scratch"]
     run: str
@@ -39,13 +40,17 @@ class Leftover(msgspec.Struct, frozen=True):
     detail: str
 
 
-def kill_trial(run: str, trial: str) -> int:
-    """End every process whose environment carries both ids, repeatedly until none is left; returns how many.
+def kill_trial(run: str, trial: str) -> list[int]:
+    """End every process whose environment carries both ids, repeatedly until none is left.
 
-    One that the kernel does not let go within UNKILLABLE_S is given up. Others are never touched.
+    Returns those that the kernel does not let go within UNKILLABLE_S (a hung driver call). Others are never touched.
     """
     marks = {f"{RUN_ID}={run}".encode(), f"{TRIAL_ID}={trial}".encode()}
-    return len(_kill_all(lambda entries: marks <= entries))
+
+    def is_meant(entries: set[bytes]) -> bool:
+        return marks <= entries
+
+    return sorted(pid for pid in _kill_all(is_meant) if pid in living() and is_meant(environment(pid)))
 
 
 def leftovers(sessions: Iterable[Path] = (), run: str = "") -> list[Leftover]:
@@ -136,7 +141,7 @@ def _scratch(sessions: Iterable[Path]) -> Iterator[Leftover]:
     for folder in sessions:
         scratch = folder / runfolder.SCRATCH
         if scratch.is_dir() and not scratch.is_symlink() and any(scratch.iterdir()) and not is_running(folder):
-            yield Leftover("scratch", folder.name, str(scratch), f"trial files in {clean(str(scratch))}")
+            yield Leftover("scratch", clean(folder.name, 300), str(scratch), f"trial files in {clean(str(scratch))}")
 
 
 def _clean_process(leftover: Leftover) -> bool:

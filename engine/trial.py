@@ -41,7 +41,10 @@ _OUTCOME_OF_CAUSE: dict[str, tuple[TrialEnd, str]] = {
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a trial ended, and the iteration counts it fixed for its successors (empty where it did not complete)."""
+    """How a trial ended, and the iteration counts it fixed for its successors (empty where it did not complete).
+
+    `stuck` are process ids that could not be ended.
+    """
 
     outcome: TrialEnd
     reason: str
@@ -49,6 +52,7 @@ class Ended(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     log_bytes: int
     log_dropped_bytes: int
+    stuck: tuple[int, ...] = ()
 
 
 @dataclass
@@ -61,8 +65,11 @@ class _Heard:
     failure: wire.Failure | None = None
     bye: bool = False
     report: wire.KeeperReport | None = None
+    lines: int = 0
     seen: dict[int, int] = field(default_factory=dict)
     lost: int = 0
+    unreadable: str = ""
+    stuck: list[int] = field(default_factory=list)
 
 
 class TrialRun:
@@ -106,11 +113,12 @@ class TrialRun:
         except OSError as error:
             self.stop("failed", f"{launch.argv[0]} could not be started: {error.strerror}")
         finally:
-            await asyncio.to_thread(kill_trial, self._run, self._trial)
+            self._heard.stuck = await asyncio.to_thread(kill_trial, self._run, self._trial)
         await asyncio.to_thread(self._log.close)
         outcome, reason = self._verdict()
         counts = {metric.metric: metric.count for metric in self._heard.metrics} if outcome == "completed" else {}
-        return Ended(outcome, reason, time.monotonic() - begin, counts, self._log.written, self._log.dropped)
+        stuck = tuple(self._heard.stuck)
+        return Ended(outcome, reason, time.monotonic() - begin, counts, self._log.written, self._log.dropped, stuck)
 
     async def _start(self, launch: Launch, lock_fds: Iterable[int]) -> None:
         self._process = await asyncio.create_subprocess_exec(
@@ -138,7 +146,9 @@ class TrialRun:
         finally:
             for reader in readers:
                 reader.cancel()
-            await asyncio.gather(*readers, return_exceptions=True)
+            for problem in await asyncio.gather(*readers, return_exceptions=True):
+                if isinstance(problem, Exception):
+                    self._heard.unreadable = f"its output could not be followed: {type(problem).__name__}: {problem}"
 
     async def _wait(self, process: asyncio.subprocess.Process) -> None:
         """Wait for the keeper, or end it and its trial where it outlives its deadline or dies without its work."""
@@ -148,7 +158,8 @@ class TrialRun:
             self.stop("failed", f"its keeper was still there {KEEPER_GRACE_S:.0f} s after the deadline")
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(process.wait(), KEEPER_GRACE_S)
         await asyncio.to_thread(kill_trial, self._run, self._trial)
 
     async def _read_lines(self, stream: asyncio.StreamReader) -> None:
@@ -180,12 +191,13 @@ class TrialRun:
             self.stop("failed", f"it flooded its log: more than {limit} MiB, which disturbs what is measured")
 
     def _count(self, message: wire.WireLine) -> None:
-        """Lines are numbered per rank; a gap means that a line was torn."""
-        if message.seq > MAX_LINES:
+        """Lines are numbered per rank; a gap means that one was torn, a number seen before that one is not genuine."""
+        heard = self._heard
+        heard.lines += 1
+        if heard.lines > MAX_LINES:
             self.stop("failed", f"it sent more than {MAX_LINES} protocol lines")
-        expected = self._heard.seen.get(message.rank, -1) + 1
-        self._heard.lost += max(message.seq - expected, 0)
-        self._heard.seen[message.rank] = message.seq
+        heard.lost += abs(message.seq - heard.seen.get(message.rank, -1) - 1)
+        heard.seen[message.rank] = message.seq
 
     def _hear(self, message: wire.Line) -> None:
         heard, now = self._heard, time.monotonic()
@@ -229,6 +241,11 @@ class TrialRun:
         heard = self._heard
         if self._stopped is not None:
             return self._stopped
+        if heard.stuck:
+            pids = ", ".join(map(str, heard.stuck))
+            return "failed", f"its processes {pids} cannot be ended (a hung driver?) and may still load the device"
+        if heard.unreadable:
+            return "failed", heard.unreadable
         if heard.failure is not None:
             outcome, prefix = _OUTCOME_OF_CAUSE[heard.failure.cause]
             return outcome, prefix + heard.failure.reason

@@ -76,14 +76,12 @@ class Bye(WireLine, frozen=True, tag="bye", kw_only=True):
 
 
 class KeeperReport(WireLine, frozen=True, tag="keeper", kw_only=True):
-    """How the worker ended, as its keeper saw it."""
+    """How the worker ended, as its keeper saw it; `left` processes could not be ended."""
 
     exit_code: int | None
     signal: int | None
     cause: Literal["ended", "deadline", "eof"]
-    killed: int
-    seconds: float
-    max_rss_bytes: int
+    left: int
     oom_kills: int | None
 
 

@@ -22,9 +22,9 @@ MIN_ROUNDS = 5
 WARMUP_SHARE = 0.5
 WARMUP_LIMIT_S = 10.0
 DEVICE_SETTLE_S = 3.5
-"""For a device under a power limit: an H200's regulator overshoots, and the clock under matrix products dips by 20, 7 and
-6 % at 0.9, 1.9 and 2.9 s after the load began; from 3.3 s on it stays within 2 % (tests/fixtures/nvml, the csv; sessions
-that were warmed up for 0.5 and 1.5 s are in tests/fixtures/sessions).
+"""For a device under a power limit: an H200's regulator overshoots, and the clock under matrix products dips by 20, 7
+and 6 % at 0.9, 1.9 and 2.9 s after the load began; from 3.3 s on it stays within 2 % (tests/fixtures/nvml, the csv; in
+tests/fixtures/sessions are sessions that were warmed up for 0.5 and 1.5 s).
 """
 
 CALIBRATION_SHARE = 0.1

@@ -62,11 +62,11 @@ def test_a_trial_is_ended_with_all_its_processes_and_no_other(
     bystanders = [subprocess.Popen(NAP, env=environment) for environment in others]
     processes += [ours, *bystanders]
     wait_until(lambda: len(marked(run, "t0001")) == 8)
-    assert kill_trial(run, "t0001") == 8
+    assert kill_trial(run, "t0001") == []
     assert marked(run, "t0001") == []
     assert ours.wait(20) == -signal.SIGKILL
     assert [bystander.poll() for bystander in bystanders] == [None] * 4
-    assert kill_trial(run, "t0001") == 0
+    assert kill_trial(run, "t0001") == []
 
 
 def marked(run: str, trial: str) -> list[str]:

@@ -6,13 +6,14 @@ import argparse
 
 from engine import exits, sessions
 from engine.sweep import Leftover, clean_up, leftovers
+from tui.cli.printing import say
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Clean, and name each thing; code 1 when something could not be ended."""
     found = leftovers(sessions.folders(arguments.folder or sessions.default_folder()))
     if not found:
-        print("nothing is left of runs that are over")
+        say("nothing is left of runs that are over")
         return exits.DONE
     if arguments.dry_run:
         _tell("would go", found)
@@ -25,4 +26,4 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _tell(state: str, things: list[Leftover]) -> None:
     for thing in things:
-        print(f"{state}: {thing.kind} {thing.name} of run {thing.run} ({thing.detail})")
+        say(f"{state}: {thing.kind} {thing.name} of run {thing.run} ({thing.detail})")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 
 from engine import exits
+from engine.text import clean
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the code; `eval` it in the shell's start file."""
+    """Print the code; `eval` it in the shell's start file. It is for the shell alone, so it is printed as it is."""
     from argcomplete.shell_integration import shellcode
 
     print(shellcode(["aibench-tui"], shell=arguments.shell))
@@ -27,4 +28,5 @@ def values(kind: str) -> list[str]:
         return list(preset_names())
     from engine import sessions
 
-    return ["latest", *(folder.name for folder in sessions.folders(sessions.default_folder()))]
+    names = [folder.name for folder in sessions.folders(sessions.default_folder())]
+    return ["latest", *(name for name in names if clean(name) == name)]  # the shell prints them as they are

@@ -8,7 +8,9 @@ from typing import Any
 
 from engine import exits, sessions
 from engine.errors import AibenchError
+from engine.text import clean
 from tui.cli import output
+from tui.cli.printing import say
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -16,11 +18,11 @@ def main(arguments: argparse.Namespace) -> int:
     parent = arguments.folder or sessions.default_folder()
     rows = [_row(folder) for folder in sessions.folders(parent)]
     if arguments.json:
-        output.print_json({"folder": str(parent), "sessions": rows})
+        output.print_json({"folder": output.name_text(parent), "sessions": rows})
     elif rows:
         output.print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
     else:
-        print(f"no sessions in {parent}; `aibench-tui run` makes one")
+        say(f"no sessions in {parent}; `aibench-tui run` makes one")
     return exits.DONE
 
 

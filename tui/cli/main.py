@@ -14,6 +14,7 @@ from typing import NoReturn, TypeAlias
 
 from engine import exits
 from engine.errors import AibenchError
+from engine.text import clean
 from engine.version import VERSION
 
 TOPICS = ("exit-codes", "environment", "files")
@@ -176,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RecursionError:
         return _fail("the input is nested too deeply", exits.USAGE)
     except Exception as error:
-        return _fail(f"an internal error, {type(error).__name__}; {_keep_traceback()}", exits.FAILED)
+        return _fail(f"an internal error, {type(error).__name__}; {_keep_traceback()}", exits.INCOMPLETE)
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -203,7 +204,7 @@ def _give_stdout_up() -> None:
 
 def _fail(text: str, code: int) -> int:
     with contextlib.suppress(OSError, ValueError):
-        print(f"aibench-tui: {text}", file=sys.stderr, flush=True)
+        print(clean(f"aibench-tui: {text}"), file=sys.stderr, flush=True)
     return code
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
@@ -12,33 +13,41 @@ from typing import Any
 import msgspec
 
 from engine.session import Measurement, Session, Trial
+from engine.text import clean
 from tui.cli.numbers import figure, percent, readable_unit, span
+from tui.cli.printing import say
 from tui.cli.progress import short_device
 
 FIGURES = frozenset({"median", "best", "p95", "cv", "n"})
 PIPE_WIDTH = 1000
+CELL_LIMIT = 1000
 
 
 def print_json(document: Any) -> None:
-    """One JSON document and nothing else."""
+    """One JSON document and nothing else; all of it is ASCII, and what is dangerous in a string is an escape."""
     text = json.dumps(document, ensure_ascii=True, indent=2, allow_nan=False)
     sys.stdout.write(text + "\n")
 
 
 def document(session: Session, folder: Path) -> dict[str, Any]:
     """A session as JSON, with the folder that holds it."""
-    return {"folder": str(folder), **msgspec.to_builtins(session)}
+    return {"folder": name_text(folder), **msgspec.to_builtins(session)}
+
+
+def name_text(path: Path) -> str:
+    """A path for other programs: the path itself, and U+FFFD for bytes that are not UTF-8, which JSON cannot carry."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def print_session(session: Session) -> None:
     """The measurements as a table, then each trial that has none, with its reason."""
     devices = ", ".join(f"{device.name} ({short_device(device.device)})" for device in session.devices)
-    print(f"{session.name} · {session.started} · {devices}")
-    print(f"outcome: {session.outcome}" + (f" · {session.reason}" if session.reason else ""))
+    say(f"{session.name} · {session.started} · {devices}")
+    say(f"outcome: {session.outcome}" + (f" · {session.reason}" if session.reason else ""))
     _print_measurements(session)
     _print_rest(trial for trial in session.trials if trial.outcome != "completed")
     for notice in session.notices:
-        print(f"note: {notice}")
+        say(f"note: {notice}")
 
 
 def _print_measurements(session: Session) -> None:
@@ -70,7 +79,7 @@ def _row(each: Measurement, *, several_devices: bool) -> list[str]:
 def _print_rest(trials: Iterable[Trial]) -> None:
     for trial in trials:
         took = "" if not isinstance(trial.seconds, float) else f" ({span(trial.seconds)})"
-        print(f"{trial.outcome}: {trial.scenario} {trial.variant} · {trial.environment}: {trial.reason}{took}")
+        say(f"{trial.outcome}: {trial.scenario} {trial.variant} · {trial.environment}: {trial.reason}{took}")
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Container[str] = ()) -> None:
@@ -83,10 +92,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers
     for name in header:
         table.add_column(Text(name), justify="right" if name in numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(clean(cell, CELL_LIMIT)) for cell in row))
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     # rendered first and written by us: Rich would turn a closed pipe into exit code 1
     console = Console(file=io.StringIO(), width=width, highlight=False, markup=False, emoji=False)
     with console.capture() as rendered:
         console.print(table)
-    print("\n".join(line.rstrip() for line in rendered.get().splitlines()))
+    for line in rendered.get().split("\n")[:-1]:
+        say(line.rstrip())

@@ -10,6 +10,7 @@ from engine.hardware.inventory import discover
 from engine.plan_file import check_plan, load_plan
 from engine.schedule import estimate_s, expand, resolve_devices
 from tui.cli.numbers import span
+from tui.cli.printing import say
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -19,8 +20,8 @@ def main(arguments: argparse.Namespace) -> int:
     devices = resolve_devices(plan.target.devices, discover().devices)
     frameworks = {device.device: plan.target.framework for device in devices}
     trials = expand(plan, devices, frameworks)
-    print(f"{arguments.file}: {len(trials)} trials, about {span(estimate_s(plan, trials))}")
+    say(f"{arguments.file}: {len(trials)} trials, about {span(estimate_s(plan, trials))}")
     for (scenario, environment), count in Counter((trial.scenario, trial.environment) for trial in trials).items():
-        print(f"  {scenario} · {environment}: {count}")
-    print("  on " + ", ".join(f"{device.name} ({device.device})" for device in devices))
+        say(f"  {scenario} · {environment}: {count}")
+    say("  on " + ", ".join(f"{device.name} ({device.device})" for device in devices))
     return exits.DONE

@@ -8,6 +8,8 @@ from engine import exits, files
 from engine.errors import AibenchError
 from engine.plan_file import plan_template
 from engine.presets import preset
+from engine.text import clean
+from tui.cli.printing import say
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -16,6 +18,6 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         files.create_private(arguments.file, text.encode())
     except FileExistsError as error:
-        raise AibenchError(f"{arguments.file} is there already", "name another file or remove it") from error
-    print(arguments.file)
+        raise AibenchError(f"{clean(str(arguments.file))} is there already", "name another file or remove it") from error
+    say(str(arguments.file))
     return exits.DONE

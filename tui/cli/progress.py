@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TextIO
 
 from engine import runfolder
-from engine.events import AnyEvent, Notice, RunStarted, TrialEnded, TrialStarted, WorkerPhase
+from engine.events import AnyEvent, Notice, RunResumed, RunStarted, TrialEnded, TrialStarted, WorkerPhase
 from engine.journal import JournalReader
 from engine.plan import PlannedTrial
 from engine.session import Fold, Measurement
+from engine.text import clean
 from tui.cli.numbers import figure, readable_unit, span
 
 
@@ -22,9 +23,8 @@ class Progress:
         self._reader: JournalReader | None = None
         self._fold = Fold()
         self._planned: dict[str, PlannedTrial] = {}
-        self._order: list[str] = []
-        self._done = 0
-        self._seconds = 0.0
+        self._places: dict[str, int] = {}
+        self._took: dict[str, float] = {}
         self._status = ""
 
     def open(self, folder: Path) -> None:
@@ -33,56 +33,60 @@ class Progress:
             self._reader = JournalReader(folder / runfolder.JOURNAL)
 
     def update(self) -> None:
-        """Tell what the journal has since the last look."""
-        if self._reader is not None:
-            for event in self._reader.poll():
+        """Tell what the journal has since the last look; of a run that is taken up again, only what is new."""
+        while self._reader is not None and (events := self._reader.poll()):
+            resumed = max((place for place, event in enumerate(events) if isinstance(event, RunResumed)), default=-1)
+            for place, event in enumerate(events):
                 self._fold.add(event)
-                self._tell(event)
+                self._learn(event)
+                if place > resumed:
+                    self._tell(event)
         self._paint()
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """A line of its own, clean whatever it quotes."""
         self._wipe()
-        print(text, file=self._stream, flush=True)
+        print(clean(text), file=self._stream, flush=True)
 
     def close(self) -> None:
         """Take the status line away."""
         self._wipe()
         self._status = ""
 
-    def _tell(self, event: AnyEvent) -> None:
+    def _learn(self, event: AnyEvent) -> None:
         if isinstance(event, RunStarted):
             self._planned = {trial.trial: trial for trial in event.trials}
-            self._order = [trial.trial for trial in event.trials]
+            self._places = {trial.trial: place for place, trial in enumerate(event.trials, 1)}
+        elif isinstance(event, TrialEnded):
+            self._took[event.trial] = event.seconds
+            self._status = ""
         elif isinstance(event, TrialStarted):
+            self._took.pop(event.trial, None)
+
+    def _tell(self, event: AnyEvent) -> None:
+        if isinstance(event, TrialStarted):
             self._status = self._label(event.trial)
         elif isinstance(event, WorkerPhase):
             self._status = f"{self._label(event.trial)} · {event.name}"
         elif isinstance(event, TrialEnded):
-            self._end(event)
-        elif isinstance(event, Notice) and event.level != "info":
-            self.say(f"{event.level}: {event.source}: {event.text}")
-
-    def _end(self, event: TrialEnded) -> None:
-        self._done += 1
-        self._seconds += event.seconds
-        self._status = ""
-        found = self._fold.measurements(event.trial)
-        what = " ".join(_short(each, alone=len(found) == 1) for each in found) or f"{event.outcome}: {event.reason}"
-        self.say(f"{self._label(event.trial)} · {what}")
+            found = self._fold.measurements(event.trial)
+            what = " ".join(_short(each, alone=len(found) == 1) for each in found)
+            self.say(f"{self._label(event.trial)} · {what or f'{event.outcome}: {event.reason}'}")
+        elif isinstance(event, Notice) and (event.level != "info" or event.source == "workers"):
+            self.say(f"{event.source}: {event.text}" if event.level == "info" else f"{event.level}: {event.text}")
 
     def _label(self, trial: str) -> str:
         planned = self._planned.get(trial)
         if planned is None:
             return trial
-        place = f"[{self._order.index(trial) + 1}/{len(self._order)}]"
+        place = f"[{self._places[trial]}/{len(self._places)}]"
         return f"{place} {planned.scenario} {planned.variant} · {planned.environment} · {short_device(planned.device)}"
 
     def _paint(self) -> None:
         if not self._on_terminal or not self._status:
             return
-        left = len(self._order) - self._done
-        rest = f" · about {span(left * self._seconds / self._done)} left" if self._done and left else ""
+        left = len(self._places) - len(self._took)
+        rest = f" · about {span(left * sum(self._took.values()) / len(self._took))} left" if self._took and left else ""
         self._wipe()
         self._stream.write((self._status + rest)[:79])
         self._stream.flush()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from engine import exits, files, runfolder, sessions
-from engine.control import ControlClient
 from engine.errors import AibenchError
 from engine.owner import Request, StartedRun, start_runner
 from engine.plan import Plan, Repetition, ScenarioChoice
@@ -35,20 +35,22 @@ class _Interrupted(Exception):
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run, and return the run's exit code."""
+    """Run, report, and return the run's exit code, or that of the signal that ended it."""
     request, as_json = _request(arguments)
     progress = Progress(sys.stderr)
-    _arm_signals()
+    _on_signals(_interrupt)
     try:
         progress.say("looking for devices and an interpreter …")
         run = start_runner(request)
     except _Interrupted as stop:
+        progress.say("stopped before it started")
         return exits.by_signal(stop.number)
-    code = _follow(run, progress)
+    code, why = _follow(run, progress)
+    _on_signals(signal.SIG_DFL)
     session = sessions.load(run.folder)
     _report(session, run.folder, as_json)
     if code:
-        print(f"aibench-tui: {_why(session, run.folder)}", file=sys.stderr)
+        progress.say(f"aibench-tui: {why or _why(session, run.folder)}")
     return code
 
 
@@ -118,16 +120,20 @@ def _scenarios(plan: Plan, names: list[str]) -> tuple[ScenarioChoice, ...]:
     return tuple(given.get(name, ScenarioChoice(id=name)) for name in wanted)
 
 
-def _arm_signals() -> None:
-    def interrupt(number: int, _frame: object) -> None:
-        raise _Interrupted(number)
+def _interrupt(number: int, _frame: object) -> None:
+    raise _Interrupted(number)
 
+
+def _on_signals(handler: Callable[[int, object], None] | signal.Handlers) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+        signal.signal(number, handler)
 
 
-def _follow(run: StartedRun, progress: Progress) -> int:
-    """Stay until the run has ended. The first signal asks it to stop; a second one leaves it to end by itself."""
+def _follow(run: StartedRun, progress: Progress) -> tuple[int, str]:
+    """Stay until the run has ended; returns the exit code, and why where the runner itself said so.
+
+    The first signal asks the run to stop; a second one leaves it to end by itself.
+    """
     number = 0
     try:
         try:
@@ -135,19 +141,17 @@ def _follow(run: StartedRun, progress: Progress) -> int:
         except _Interrupted as stop:
             number = stop.number
             progress.say("stopping: what is finished is kept; once more to leave at once")
-            ControlClient(run.run).send("stop")
+            run.stop()
             _watch(run, progress, limit_s=STOP_LIMIT_S)
     except _Interrupted as stop:
         number = stop.number
         run.detach()
     progress.close()
+    ended = run.ended
+    why = ended.text if ended is not None else ""
     if number:
-        return exits.by_signal(number)
-    if run.ended is None:
-        return exits.INCOMPLETE
-    if run.ended.kind == "error":
-        raise AibenchError(run.ended.text, code=run.ended.code)
-    return run.ended.code
+        return exits.by_signal(number), why
+    return (ended.code if ended is not None else exits.INCOMPLETE), why
 
 
 def _watch(run: StartedRun, progress: Progress, limit_s: float = float("inf")) -> None:
