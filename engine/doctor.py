@@ -6,7 +6,7 @@ import platform
 import resource
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +14,10 @@ import msgspec
 
 from engine import files, sessions
 from engine.errors import AibenchError
-from engine.hardware.interpreters import choose
+from engine.hardware.interpreters import Interpreter, choose
 from engine.hardware.inventory import Inventory, discover
 from engine.locks import device_lock_folder, runtime_folder
+from engine.session import Device
 from engine.sweep import leftovers
 from engine.text import clean
 
@@ -36,11 +37,9 @@ class Check(msgspec.Struct, frozen=True):
 
 def examine(sessions_folder: Path, python: str = "auto") -> list[Check]:
     """Every check, in the order that a person would ask. A check that cannot run is a problem, never an ok."""
-    inventory = discover()
     groups: dict[str, Iterator[Check]] = {
         "program": _program(),
-        "device": _devices(inventory),
-        "framework": _interpreters(inventory, python),
+        "device": _machine(python),
         "folders": _folders(sessions_folder),
         "limits": _limits(),
         "logout": _logout(),
@@ -49,15 +48,42 @@ def examine(sessions_folder: Path, python: str = "auto") -> list[Check]:
     return [check for name, group in groups.items() for check in _guarded(name, group)]
 
 
+def interpreter_for_auto(python: str, framework: str) -> Interpreter:
+    """The interpreter for the devices that a plan's "auto" means here: the accelerators, else the CPU.
+
+    Where they are of several kinds, it is the first kind's. Raises AibenchError (code 2) where one of them has none.
+    """
+    inventory = discover()
+    devices = inventory.accelerators or inventory.devices
+    found = [choose(python, framework, kind, device=device) for kind, device in first_of_kinds(devices).items()]
+    return found[0]
+
+
+def first_of_kinds(devices: Iterable[Device]) -> dict[str, str]:
+    """The first device of each kind: one is enough to see whether a framework can use the kind."""
+    first: dict[str, str] = {}
+    for device in devices:
+        first.setdefault(device.kind, device.device)
+    return first
+
+
 def _guarded(name: str, group: Iterator[Check]) -> Iterator[Check]:
     try:
         yield from group
-    except (AibenchError, OSError) as error:
-        yield Check(name, "problem", clean(str(error), 300))
+    except AibenchError as error:
+        yield Check(name, "problem", error.what, error.do)
+    except Exception as error:  # whatever it is: the other checks still tell something
+        yield Check(name, "problem", clean(f"cannot be checked: {type(error).__name__}: {error}", 300))
 
 
 def _program() -> Iterator[Check]:
     yield Check("program", "ok", f"Python {platform.python_version()} at {sys.executable}, {platform.platform()}")
+
+
+def _machine(python: str) -> Iterator[Check]:
+    inventory = discover()
+    yield from _devices(inventory)
+    yield from _guarded("framework", _interpreters(inventory, python))
 
 
 def _devices(inventory: Inventory) -> Iterator[Check]:
@@ -68,9 +94,9 @@ def _devices(inventory: Inventory) -> Iterator[Check]:
 
 
 def _interpreters(inventory: Inventory, python: str) -> Iterator[Check]:
-    for kind in dict.fromkeys(device.kind for device in inventory.devices):
+    for kind, device in first_of_kinds(inventory.devices).items():
         try:
-            found = choose(python, "auto", kind)
+            found = choose(python, "auto", kind, device=device)
         except AibenchError as error:
             yield Check(f"framework for {kind}", "problem", error.what, error.do)
             continue

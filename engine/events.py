@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from engine.plan import PlannedTrial
-from engine.values import Missing, Scalar
+from engine.values import Missing, Reading, Scalar
 
 SCHEMA = 1
 
@@ -159,14 +159,20 @@ class WorkerResult(Event, frozen=True, tag="result", kw_only=True):
 
 
 class TelemetrySummary(msgspec.Struct, frozen=True, tag_field="is", tag="summary"):
-    """One quantity over a trial's measured window. `delta` is last minus first, for counters such as energy."""
+    """One quantity over a trial's measured window.
+
+    `delta` is last minus first, for counters such as energy; it is missing where a counter began anew in between.
+    `span_s` is the time between the two, which is less than the window: mean power is the energy's delta / span_s. 0:
+    there was one sample, or the journal is older than the field.
+    """
 
     n: int
     mean: float
     min: float
     max: float
-    delta: float
+    delta: Reading
     source: str
+    span_s: float = 0.0
 
 
 class TrialTelemetry(Event, frozen=True, tag="trial_telemetry", kw_only=True):

@@ -19,7 +19,8 @@ from engine.lines import LineTail
 from engine.text import clean_tree
 
 MAX_LINE_BYTES = 4 * 1024**2
-"""A run_started line of about 15 000 trials. A longer line is refused when written and skipped when read."""
+"""More than a run_started line of plan_file.MAX_TRIALS trials with the longest names takes. A longer line is refused
+when written and skipped when read."""
 
 POLL_BYTES = 8 * 1024**2
 """How much of the journal one poll turns into events at most, so that attaching to a long run takes bounded memory."""

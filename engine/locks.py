@@ -38,7 +38,7 @@ def runtime_folder() -> Path:
 
     Raises AibenchError (code 4) naming the path where it is not a folder of ours that only we can enter.
     """
-    folder = _runtime_path()
+    folder = runtime_path()
     try:
         folder.mkdir(mode=0o700, parents=OVERRIDE in os.environ, exist_ok=True)
         found = folder.lstat()
@@ -53,7 +53,8 @@ def runtime_folder() -> Path:
     return folder
 
 
-def _runtime_path() -> Path:
+def runtime_path() -> Path:
+    """Where the runtime folder is or would be; nothing is made or looked at."""
     if OVERRIDE in os.environ:
         return Path(os.environ[OVERRIDE])
     if os.environ.get("XDG_RUNTIME_DIR"):

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -51,15 +50,15 @@ class OwnerEnd:
         with self.socket.makefile("rb") as stream:
             return msgspec.json.decode(stream.readline(MAX_LINE), type=Request)
 
-    def heard(self) -> Literal["", "stop", "gone"]:
-        """What the owner wants by now: nothing, the end of the run, or it has closed its end."""
+    def heard(self) -> str | None:
+        """Why the owner wants the run to end ("" where it wants nothing yet), or None once it has closed its end."""
         try:
             data = self.socket.recv(4096, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return ""
         except OSError:
-            return "gone"
-        return "stop" if data else "gone"
+            return None
+        return clean(data.strip(), 100) if data else None
 
     def say(self, reply: Reply) -> None:
         """Tell the owner; one who is gone is no error."""
@@ -91,10 +90,10 @@ class StartedRun:
             self.ended = reply
         return self.ended is not None or self._process.poll() is not None
 
-    def stop(self) -> None:
-        """Ask the run to end; what is finished is kept. A runner that has ended already is no error."""
+    def stop(self, why: str) -> None:
+        """Ask the run to end, for the reason `why`; a runner that has ended already is no error."""
         with contextlib.suppress(OSError):
-            self._socket.sendall(b"stop\n")
+            self._socket.sendall(why.encode() + b"\n")
 
     def detach(self) -> None:
         """Let go; with on_owner_exit = "stop" the run ends."""
@@ -127,7 +126,7 @@ def start_runner(request: Request) -> StartedRun:
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            python_command("engine.runner", str(theirs.fileno())),
+            python_command("engine.runner_main", str(theirs.fileno())),
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

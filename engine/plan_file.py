@@ -25,8 +25,9 @@ _INT_MAX = 2**63 - 1
 _CPUS_LEAST = 0.01
 """The least share of a CPU: the kernel's quota is at least 1 ms, and runtimes set it per 100 ms."""
 
-MAX_TRIALS = 20_000
-"""A run's trials stand in one event of its journal; more than this no person reads and no node finishes."""
+MAX_TRIALS = 2400
+"""What always fits, with the longest names and five metrics a trial: into one journal line (1.5 KiB a trial) and into
+the 16 MiB of a session file without telemetry (6.6 KB a trial). A week of trials of five minutes is 2016."""
 
 _HEAD = """\
 # A plan of aibench-tui: everything that a run will do. Check it with 'aibench-tui plan check FILE', run it with

@@ -1,19 +1,15 @@
 """The runner: the one process that owns a run, starts its trials one after the other and writes the run folder.
 
 It knows nothing of a screen. Whoever started it holds the other end of the owner pipe (engine.owner); without one,
-and unless the plan says "continue", it stops. `python -m engine.runner FD` is its process.
+and unless the plan says "continue", it stops.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import re
 import secrets
 import shutil
-import signal
-import sys
 import time
 import traceback
 from collections.abc import AsyncIterator
@@ -42,19 +38,14 @@ from engine.events import (
     TrialStarted,
 )
 from engine.guard import Guard
-from engine.journal import JournalWriter, read_events
+from engine.journal import JournalWriter
 from engine.launch import launcher_for, oci
 from engine.launch.base import Launch, TrialFiles
-from engine.launch.environment import RUN_FOLDER, RUN_ID
-from engine.locks import DeviceLocks, acquire, lock_run_folder
-from engine.owner import OwnerEnd, Reply, Request
+from engine.locks import DeviceLocks
 from engine.plan import PlannedTrial
-from engine.plan_file import dump_plan, parse_plan
 from engine.sensors import Sensors
 from engine.series import SeriesWriter
-from engine.session import fold
-from engine.session_file import write_session
-from engine.setup import Ground, Setup, anchor, chosen, group_of, python_of, set_up, survey, survey_again
+from engine.setup import Setup, anchor, chosen, group_of, python_of
 from engine.stage import stage
 from engine.text import clean
 from engine.trial import Ended, TrialRun
@@ -95,11 +86,8 @@ class Runner:
         if self._current is not None:
             self._current.stop("aborted", f"the run was stopped: {reason}")
 
-    def owner_spoke(self, wish: Literal["stop", "gone"]) -> None:
-        """Whoever started the run wants it to end, or has ended or let go itself."""
-        if wish == "stop":
-            self.stop("aborted", "its owner asked it to stop")
-            return
+    def owner_is_gone(self) -> None:
+        """Whoever started the run has ended or let go."""
         if self._plan.on_owner_exit == "stop":
             self.stop("aborted", 'its owner is gone (on_owner_exit = "stop")')
 
@@ -294,7 +282,7 @@ class Runner:
 
     async def _close(self) -> int:
         """End what the run still holds, and write the last event; nothing that fails here may cost that event."""
-        outcome, reason = self._end or ("completed", "")
+        outcome, reason = self._end or ("completed", self._what_failed())
         code = self._completed_code() if outcome == "completed" else exits.INCOMPLETE
         for part in (self._control.stop(), self._sensors.stop()):
             try:
@@ -304,6 +292,10 @@ class Runner:
         self._record(RunEnded(t=time.monotonic(), outcome=outcome, reason=reason, exit_code=code))
         await asyncio.to_thread(self._journal.close)
         return code
+
+    def _what_failed(self) -> str:
+        failed = list(self._outcomes.values()).count("failed")
+        return f"{failed} of {len(self._setup.trials)} trials failed" if failed else ""
 
     def _completed_code(self) -> int:
         """A run of which nothing completed has shown nothing, so it has failed."""
@@ -320,72 +312,3 @@ class Runner:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         with contextlib.suppress(OSError):
             files.append_bytes(self._folder / runfolder.RUNNER_LOG, text.encode())
-
-
-def main() -> int:
-    """The runner's process: `python -m engine.runner FD`. Its exit code is the run's."""
-    os.umask(0o077)
-    owner = OwnerEnd(int(sys.argv[1]))
-    try:
-        code = _serve(owner, owner.request())
-    except AibenchError as error:
-        owner.say(Reply("error", text=str(error), code=error.code))
-        return error.code
-    except Exception as error:  # the owner has the only terminal: it must hear of every end
-        what = f"the runner failed: {type(error).__name__}: {clean(str(error), 300)}"
-        owner.say(
-            Reply("error", text=f"{what}; report it with the session's {runfolder.RUNNER_LOG}", code=exits.INCOMPLETE)
-        )
-        return exits.INCOMPLETE
-    owner.say(Reply("ended", code=code))
-    return code
-
-
-def _serve(owner: OwnerEnd, request: Request) -> int:
-    folder = Path(request.folder)
-    ground = survey_again(folder) if request.resume else survey(parse_plan(request.plan, "the plan"))
-    with acquire(tuple(device.device for device in ground.devices), ground.run) as locks:
-        setup = set_up(ground)
-        if not request.resume:
-            folder = _make_folder(folder, ground)
-        # what every process of the run carries, so that `clean` can tell whose it is
-        os.environ.update({RUN_ID: ground.run, RUN_FOLDER: str(folder)})
-        with lock_run_folder(folder):
-            runner = Runner(setup, folder, locks)
-            code = asyncio.run(_run_owned(runner, owner, Reply("ready", run=ground.run, folder=str(folder))))
-            write_session(folder / runfolder.SESSION, fold(read_events(folder / runfolder.JOURNAL)))
-            return code
-
-
-def _make_folder(parent: Path, ground: Ground) -> Path:
-    """The run's own folder, named for people to find it, with the plan as it was asked for."""
-    stamp, _, unique = ground.run.rpartition("-")
-    folder = parent / f"{stamp}-{re.sub('[^A-Za-z0-9._]+', '-', ground.plan.name)}-{unique}"
-    files.make_private_folder(folder)
-    for name in (runfolder.SERIES, runfolder.LOGS, runfolder.SCRATCH):
-        files.make_private_folder(folder / name)
-    files.atomic_write(folder / runfolder.PLAN, dump_plan(ground.plan).encode())
-    return folder
-
-
-async def _run_owned(runner: Runner, owner: OwnerEnd, ready: Reply) -> int:
-    """Run, listening to signals and to the owner's end of the pipe."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, runner.stop, "aborted", f"the runner got {signal.Signals(number).name}")
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    def owner_spoke() -> None:
-        wish = owner.heard()
-        if wish == "gone":
-            loop.remove_reader(owner.socket)
-        if wish:
-            runner.owner_spoke(wish)
-
-    loop.add_reader(owner.socket, owner_spoke)
-    owner.say(ready)
-    return await runner.run()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -101,8 +101,8 @@ def _take_line(line: bytes, columns: dict[int, _Columns], header: Header) -> Row
         return None
     number, t, *rest = _row_decoder.decode(line)
     known = columns[number]  # type: ignore[index]
-    most = rest.pop(0) if header.window_s else 1
-    if not isinstance(t, _Number) or not isinstance(most, int):
+    most = _count(rest.pop(0)) if header.window_s else 1
+    if not isinstance(t, _Number):
         raise ValueError
     values = {clean(name): _window(cell, most) for name, cell in zip(known.names, rest, strict=True)}
     return Row(
@@ -119,8 +119,14 @@ def _window(cell: _Number | list[_Number], most: int) -> Window:
     """The reverse of `_cell`."""
     if not isinstance(cell, list):
         return Window(most, cell, cell, cell)
-    n = int(cell.pop(0)) if len(cell) in (2, 4) else most
+    n = _count(cell.pop(0)) if len(cell) in (2, 4) else most
     if len(cell) == 1:
         return Window(n, cell[0], cell[0], cell[0])
     mean, low, high = cell
     return Window(n, mean, low, high)
+
+
+def _count(number: _Number | list[_Number]) -> int:
+    if not isinstance(number, int) or number < 1:
+        raise ValueError
+    return number

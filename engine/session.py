@@ -6,10 +6,8 @@ outcome and a reason, and only a completed trial with a result comes out with me
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any, Literal
 
 import msgspec
@@ -38,6 +36,7 @@ from engine.events import (
 )
 from engine.plan import PlannedTrial
 from engine.telemetry.samples import HOST
+from engine.timeline import run_seconds, span, utc
 from engine.values import Missing, Reading, Scalar
 
 SCHEMA = 1
@@ -85,10 +84,10 @@ class Trial(msgspec.Struct, frozen=True):
 class Measurement(msgspec.Struct, frozen=True):
     """One metric of one completed trial.
 
-    `median`, `best` and `p95` are values of the metric in `unit`; the percentile is of durations, so a rate's p95 is
-    work / p95 duration. `n` counts the iterations of the steady segment, `cv` is their durations' coefficient of
-    variation (a fraction), `steady` says "yes" or why not. `telemetry` covers the measured window, per device (or
-    "host") and quantity.
+    `median`, `best`, `p95` and `p99` are values of the metric in `unit`; percentiles are of durations, so a rate's p95
+    is work / p95 duration. `n` counts the iterations of the steady segment, each reading of the timer is the mean of
+    `group` of them, `cv` is the readings' coefficient of variation (a fraction), `steady` says "yes" or why not.
+    `telemetry` covers the trial's measured window, per device (or "host") and quantity.
     """
 
     trial: str
@@ -106,7 +105,7 @@ class Measurement(msgspec.Struct, frozen=True):
     n: int
     median: float
     best: float
-    p95: float
+    p95: Reading
     p99: Reading
     cv: Reading
     warmup_n: int
@@ -117,6 +116,7 @@ class Measurement(msgspec.Struct, frozen=True):
     window_s: Reading
     facts: dict[str, Scalar]
     telemetry: dict[str, dict[str, TelemetrySummary | Missing]]
+    group: int = 1
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -206,9 +206,9 @@ class _Trial:
 
     def measured(self) -> Iterable[Measurement]:
         """Its measurements, with the telemetry that is known by now."""
-        telemetry = {name: event.summaries for name, event in self.telemetry.items()}
+        telemetry = {name: event.summaries for name, event in self.telemetry.items() if event.summaries}
         window = self.telemetry.get(self.planned.device) or self.telemetry.get(HOST)
-        window_s = _span(window.end_s - window.begin_s) if window else NO_WINDOW
+        window_s = span(window.end_s - window.begin_s) if window else NO_WINDOW
         for each in self.measurements:
             yield msgspec.structs.replace(each, telemetry=telemetry, window_s=window_s)
 
@@ -296,7 +296,7 @@ class Fold:
             version=start.version if start else "",
             outcome=outcome,
             reason=reason,
-            started=_when(start.anchor.wall_s) if start else "",
+            started=utc(start.anchor.wall_s) if start else "",
             seconds=self._seconds(),
             fingerprint=self._fingerprint,
             devices=tuple(self._devices.values()),
@@ -321,14 +321,9 @@ class Fold:
         return self._end.outcome, self._end.reason
 
     def _seconds(self) -> Reading:
-        """From the start to the latest event: by the monotonic clock in one boot, by the wall clock across boots."""
         if self._started is None or self._anchor is None:
             return Missing("its journal has no start")
-        first, latest = self._started.anchor, self._anchor
-        seconds = self._last_t - first.monotonic_s
-        if first.boot_id != latest.boot_id:
-            seconds = latest.wall_s + (self._last_t - latest.monotonic_s) - first.wall_s
-        return _span(seconds)
+        return run_seconds(self._started.anchor, self._anchor, self._last_t)
 
     def _start(self, event: RunStarted) -> None:
         if self._started is None:
@@ -388,15 +383,3 @@ def _seed(plan: dict[str, Any]) -> int:
     repetition = plan.get("repetition")
     seed = repetition.get("seed") if isinstance(repetition, dict) else None
     return seed if isinstance(seed, int) else 0
-
-
-def _span(seconds: float) -> Reading:
-    return seconds if 0 <= seconds < math.inf else Missing("the clock went backwards")
-
-
-def _when(wall_s: float) -> str:
-    """ISO 8601 in UTC; what no calendar knows is said so."""
-    try:
-        return datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{wall_s:g} s after 1970, which is no date"

@@ -1,12 +1,14 @@
-"""A session as TOML: read with bounds and suspicion, replaced atomically.
+"""A session as TOML: read with bounds and suspicion, replaced atomically (docs/session-format.md).
 
 An absent value leaves its key out; `<key>_reason` (and `<key>_reason_source`) stands beside it. So no fact may have a
-name that ends in `_reason`.
+name that ends in `_reason`. All measurements of a trial have one window and its telemetry, which is most of the file:
+it stands in the trial's first one, and one that has no `telemetry` key has that of the first.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import tomli_w
 
 from engine import exits, files
 from engine.errors import AibenchError
-from engine.session import SCHEMA, Session
+from engine.session import SCHEMA, Measurement, Session
 from engine.text import clean
 from engine.toml import parse_toml, read_toml
 from engine.values import Missing
@@ -23,27 +25,30 @@ from engine.values import Missing
 _TABLES = {"devices": "device", "trials": "trial", "measurements": "measurement"}
 """Fields that are arrays of tables, by the name a single one of them has in the file."""
 
-TELEMETRY_LEFT_OUT = "warning: telemetry summaries are in the journal alone, since the session file would be too large"
+LEFT_OUT = "warning: of the measurements, {} are in the journal alone, since the session file would be too large"
 
 
 def write_session(path: Path, session: Session) -> None:
-    """Replace `path` by the session, durably; telemetry is left out where it would pass the 16 MiB that a reader takes.
+    """Replace `path` by the session, durably.
 
-    Raises AibenchError (code 3): FileError where the disk refuses (the old file stays), and where the session holds a
-    number that is not finite or is too large even so.
+    Telemetry, and then facts too, are left out where they would pass the 16 MiB that a reader takes; what is left of
+    plan_file.MAX_TRIALS trials always fits. Raises AibenchError (code 3): FileError where the disk refuses (the old
+    file stays), and where the session holds a number that is not finite or is too large even so.
     """
-    data = dump_session(session).encode()
-    if len(data) > files.MAX_SESSION_BYTES:
-        data = dump_session(_without_telemetry(session)).encode()
-    if len(data) > files.MAX_SESSION_BYTES:
-        raise AibenchError(f"a session of {len(data)} bytes is too large to write", code=exits.INCOMPLETE)
-    files.atomic_write(path, data)
+    size = 0
+    for names in ((), ("telemetry",), ("telemetry", "facts")):
+        data = dump_session(_without(session, names)).encode()
+        if len(data) <= files.MAX_SESSION_BYTES:
+            files.atomic_write(path, data)
+            return
+        size = len(data)
+    raise AibenchError(f"a session of {size} bytes is too large to write", code=exits.INCOMPLETE)
 
 
 def dump_session(session: Session) -> str:
     """The TOML text of a session."""
-    table = _table(msgspec.structs.asdict(session), "")
-    return tomli_w.dumps({_TABLES.get(name, name): value for name, value in table.items()})
+    fields = msgspec.structs.asdict(session) | {"measurements": _rows(session.measurements)}
+    return tomli_w.dumps({_TABLES.get(name, name): value for name, value in _table(fields, "").items()})
 
 
 def read_session(path: Path) -> Session:
@@ -70,7 +75,7 @@ def _session(document: dict[str, Any], what: str) -> Session:
     fields = {names.get(key, key): value for key, value in _restored(document).items()}
     for name in _TABLES:
         fields.setdefault(name, [])
-    _tag_summaries(fields["measurements"])
+    _complete(fields["measurements"])
     try:
         return msgspec.convert(fields, Session)
     except msgspec.ValidationError as error:
@@ -79,9 +84,40 @@ def _session(document: dict[str, Any], what: str) -> Session:
         ) from None
 
 
-def _without_telemetry(session: Session) -> Session:
-    bare = tuple(msgspec.structs.replace(each, telemetry={}) for each in session.measurements)
-    return msgspec.structs.replace(session, measurements=bare, notices=(*session.notices, TELEMETRY_LEFT_OUT))
+def _without(session: Session, names: Sequence[str]) -> Session:
+    """The session with these tables of its measurements empty, and a notice that says so."""
+    if not names:
+        return session
+    empty: dict[str, Any] = {name: {} for name in names}
+    bare = tuple(msgspec.structs.replace(each, **empty) for each in session.measurements)
+    notices = (*session.notices, LEFT_OUT.format(" and ".join(names)))
+    return msgspec.structs.replace(session, measurements=bare, notices=notices)
+
+
+def _rows(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+    """The measurements as they stand in the file: no empty table, and telemetry once a trial."""
+    first: dict[str, Any] = {}
+    rows = [msgspec.structs.asdict(each) for each in measurements]
+    for row in rows:
+        known = first.get(row["trial"], {})
+        first.setdefault(row["trial"], row["telemetry"])
+        if row["telemetry"] == known:
+            del row["telemetry"]
+        if not row["facts"]:
+            del row["facts"]
+    return rows
+
+
+def _complete(measurements: Any) -> None:
+    """The reverse of `_rows`, and the tags by which msgspec tells a summary from a missing one."""
+    first: dict[str, Any] = {}
+    for measurement in _tables(measurements):
+        measurement.setdefault("facts", {})
+        trial = str(measurement.get("trial"))
+        telemetry = measurement.setdefault("telemetry", first.get(trial, {}))
+        first.setdefault(trial, telemetry)
+        for summary in (each for quantities in _tables(telemetry) for each in _tables(quantities)):
+            summary.setdefault("is", "summary")
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -121,14 +157,6 @@ def _restored(value: Any) -> Any:
             missing = table.pop(reason)
             table[key] = {"is": "missing", "missing": missing, "source": table.pop(f"{reason}_source", "")}
     return table
-
-
-def _tag_summaries(measurements: Any) -> None:
-    """msgspec tells a summary from a missing one by a tag, which the file does without."""
-    for measurement in _tables(measurements):
-        for quantities in _tables(measurement.get("telemetry")):
-            for summary in _tables(quantities):
-                summary.setdefault("is", "summary")
 
 
 def _tables(value: Any) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ def default_folder() -> Path:
 def folders(parent: Path) -> Iterator[Path]:
     """The run folders below `parent`, oldest first; nothing where there is no such folder."""
     if parent.is_dir():
-        yield from sorted(entry for entry in parent.iterdir() if (entry / runfolder.JOURNAL).is_file())
+        yield from sorted(entry for entry in parent.iterdir() if os.path.isfile(entry / runfolder.JOURNAL))
 
 
 def locate(name: str, parent: Path) -> Path:
@@ -36,14 +36,15 @@ def locate(name: str, parent: Path) -> Path:
     Raises AibenchError (code 2) where that is none or several.
     """
     path = Path(os.path.expanduser(name))  # which leaves an unknown ~user as it is
-    if os.sep in name or path.exists():
+    if os.sep in name or os.path.exists(path):
         return _existing(path)
     known = list(folders(parent))
     if name == LATEST and known:
         return known[-1]
     if not known:
         raise AibenchError(
-            f"there are no sessions in {clean(str(parent))}", "`aibench-tui run` makes one; --folder names another place"
+            f"there are no sessions in {clean(str(parent))}",
+            "`aibench-tui run` makes one; --folder names another place",
         )
     found = [folder for folder in known if name in folder.name]
     if len(found) == 1:
@@ -64,7 +65,8 @@ def load(path: Path) -> Session:
 
 
 def _existing(path: Path) -> Path:
-    if path.is_file() or (path / runfolder.JOURNAL).is_file() or (path / runfolder.SESSION).is_file():
+    # by os.path, since a Path's own tests raise for a name that is too long or in a folder closed to us
+    if any(map(os.path.isfile, (path, path / runfolder.JOURNAL, path / runfolder.SESSION))):
         return path
-    why = "holds no session" if path.is_dir() else "is not there"
+    why = "holds no session" if os.path.isdir(path) else "is not there"
     raise AibenchError(f"{clean(str(path))} {why}", "name a session's folder; `aibench-tui list` shows them")

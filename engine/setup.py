@@ -29,9 +29,8 @@ from engine.values import Missing, Scalar
 FINAL_OUTCOMES = frozenset({"completed", "failed", "unsupported", "skipped"})
 """Outcomes that a resumed run keeps; aborted trials run again."""
 
-RUN_ID_FORM = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
-TRIAL_ID_FORM = re.compile(r"t\d{4,9}")
-FRAMEWORKS = ("torch", "jax", "python")
+RUN_ID_FORM = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+TRIAL_ID_FORM = re.compile(r"t[0-9]{4,9}")
 
 Group = tuple[str, str, str]
 """Trials of one (scenario, variant, device) do the same count of work in every arm and repeat."""
@@ -107,12 +106,14 @@ def _refuse_foreign(folder: Path, started: RunStarted, plan: Plan) -> None:
         not RUN_ID_FORM.fullmatch(started.run)
         or len(set(trials)) != len(trials)
         or not all(TRIAL_ID_FORM.fullmatch(trial) for trial in trials)
-        or not all(trial.environment in arms and trial.framework in FRAMEWORKS for trial in started.trials)
+        or not all(trial.environment in arms for trial in started.trials)
+        or not all(trial.framework in find(trial.scenario).CARD.frameworks for trial in started.trials)
     ):
         raise AibenchError(f"{folder} was not written by this program", "start its plan anew")
-    for name in (runfolder.SCRATCH, runfolder.LOGS, runfolder.SERIES, runfolder.STAGE):
-        if (folder / name).is_symlink():
-            raise AibenchError(f"{folder / name} is a link", "remove it, or start the plan anew")
+    own = [folder / name for name in (runfolder.SCRATCH, runfolder.LOGS, runfolder.SERIES, runfolder.STAGE)]
+    for path in (*own, *(folder / runfolder.SCRATCH).glob("*")):
+        if path.is_symlink():
+            raise AibenchError(f"{path} is a link", "remove it, or start the plan anew")
 
 
 def set_up(ground: Ground) -> Setup:

@@ -31,8 +31,10 @@ PAUSE_S = 0.01
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """Something of a run that is over. `name` is a process id, a container's name or a path, as it is; `run` and `detail`
-    are clean."""
+    """Something of a run that is over. `run` and `detail` are clean, for people.
+
+    `name` is a process id, a container's name or a path as it is, for finding it again: clean it before printing.
+    """
 
     kind: Literal["process", "container", "socket", "scratch"]
     run: str
@@ -88,7 +90,7 @@ def _kill_all(is_meant: Callable[[set[bytes]], bool]) -> set[int]:
 def _processes() -> Iterator[Leftover]:
     for pid in living():
         run, folder = _marks_of(pid)
-        if run and folder and _is_own(pid) and not is_running(Path(folder)):
+        if run and folder and _is_own(pid) and not is_running(Path(folder)) and not _is_guard(pid):
             detail = f"process {pid} ({_command(pid)}) of run {run}, whose runner is gone"
             yield Leftover("process", run, str(pid), detail)
 
@@ -103,6 +105,14 @@ def _marks_of(pid: int) -> tuple[str, str]:
 def _is_own(pid: int) -> bool:
     try:
         return os.stat(f"/proc/{pid}").st_uid == os.geteuid() and pid != os.getpid()
+    except OSError:
+        return False
+
+
+def _is_guard(pid: int) -> bool:
+    """A guard outlives its runner on purpose, for seconds, to stop what the runner left."""
+    try:
+        return b"engine.guard" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 from engine.events import TelemetrySummary, TrialTelemetry
 from engine.telemetry.samples import Sample
-from engine.values import Missing
+from engine.values import Missing, Reading
+
+COUNTERS = ("_j", "_pressure_s", "_errors", "_replays")
+"""How the names of quantities end that only ever rise."""
 
 
 @dataclass
@@ -18,18 +21,35 @@ class _Quantity:
     high: float = -math.inf
     first: float = 0.0
     last: float = 0.0
+    first_t: float = 0.0
+    last_t: float = 0.0
+    fell: bool = False
 
-    def add(self, value: float) -> None:
+    def add(self, t: float, value: float) -> None:
         if self.n == 0:
-            self.first = value
+            self.first, self.first_t = value, t
+        self.fell = self.fell or (self.n > 0 and value < self.last)
         self.n += 1
         self.total += value
-        self.low, self.high, self.last = min(self.low, value), max(self.high, value), value
+        self.low, self.high = min(self.low, value), max(self.high, value)
+        self.last, self.last_t = value, t
 
-    def summary(self, source: str) -> TelemetrySummary:
+    def summary(self, name: str, source: str) -> TelemetrySummary:
         return TelemetrySummary(
-            n=self.n, mean=self.total / self.n, min=self.low, max=self.high, delta=self.last - self.first, source=source
+            n=self.n,
+            mean=self.total / self.n,
+            min=self.low,
+            max=self.high,
+            delta=self._delta(name),
+            source=source,
+            span_s=self.last_t - self.first_t,
         )
+
+    def _delta(self, name: str) -> Reading:
+        # a reloaded driver and a restarted telemetry process begin anew: what was counted before is unknown
+        if self.fell and name.endswith(COUNTERS):
+            return Missing("the counter began anew inside the window")
+        return self.last - self.first
 
 
 @dataclass
@@ -46,7 +66,7 @@ class Window:
             return
         quantities = self._devices.setdefault(sample.device, {})
         for name, value in sample.values.items():
-            quantities.setdefault(name, _Quantity()).add(value)
+            quantities.setdefault(name, _Quantity()).add(sample.t, value)
 
     def event(
         self, t: float, trial: str, device: str, sources: dict[str, str], missing: dict[str, str]
@@ -54,7 +74,7 @@ class Window:
         """What the journal keeps for one device; a quantity that should have been read and was not is missing."""
         read = self._devices.get(device, {})
         summaries: dict[str, TelemetrySummary | Missing] = {
-            name: read[name].summary(source) if name in read else Missing("no sample inside the window", source)
+            name: read[name].summary(name, source) if name in read else Missing("no sample inside the window", source)
             for name, source in sources.items()
         }
         summaries.update({name: Missing(reason) for name, reason in missing.items() if name not in summaries})

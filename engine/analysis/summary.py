@@ -1,4 +1,9 @@
-"""A metric's figures from its durations. Percentiles are of durations: a rate's p95 is work / p95 duration."""
+"""A metric's figures from its durations. Percentiles are of durations: a rate's p95 is work / p95 duration.
+
+Iterations too short for the timer are read in groups, and then a reading is their mean. The fastest of such means is
+no iteration's but never better than the best one; a percentile of means would hide the slow iterations, so it is
+missing; the spread is that of the readings, which is less than that of iterations.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +26,17 @@ LONGEST_S = 1e9
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Figures in the metric's unit of the steady segment. `n` and `warmup_n` count iterations; `cv` is of durations."""
+    """Figures in the metric's unit of the steady segment. `n` and `warmup_n` count iterations.
+
+    A reading is the mean of `group` iterations (the last ones may be of fewer); `median`, `best` and `cv` are of
+    readings, `p95` and `p99` of iterations, and so missing where `group` is above 1.
+    """
 
     n: int
+    group: int
     median: float
     best: float
-    p95: float
+    p95: Reading
     p99: Reading
     cv: Reading
     warmup_n: int
@@ -50,13 +60,15 @@ def summarise(metric: MetricResult, durations: Durations) -> Summary:
     begin = steady.begin
     ordered = sorted(zip(durations.seconds[begin:], durations.weights[begin:], strict=True))
     n = sum(weight for _, weight in ordered)
+    group = max(weight for _, weight in ordered)
     return Summary(
         n=n,
+        group=group,
         median=value(_median(ordered, n)),
         best=value(ordered[0][0]),
-        p95=value(percentile(ordered, n, 0.95)),
-        p99=_p99(ordered, n, value),
-        cv=_cv(ordered, n),
+        p95=_tail(ordered, n, 0.95, 1, value),
+        p99=_tail(ordered, n, 0.99, P99_NEEDS, value),
+        cv=_cv(ordered, n, group),
         warmup_n=sum(durations.weights[:begin]),
         steady=_lost(metric, durations) or steady.why or "yes",
     )
@@ -101,22 +113,28 @@ def _value_of(metric: MetricResult) -> Callable[[float], float]:
     return lambda duration_s: metric.work / duration_s / metric.scale
 
 
-def _p99(ordered: Sequence[tuple[float, int]], n: int, value: Callable[[float], float]) -> Reading:
+def _tail(
+    ordered: Sequence[tuple[float, int]], n: int, share: float, needs: int, value: Callable[[float], float]
+) -> Reading:
     group = max(weight for _, weight in ordered)
     if group > 1:
         return Missing(f"durations are means of up to {group} iterations, which hide the slow ones")
-    return value(percentile(ordered, n, 0.99)) if n >= P99_NEEDS else Missing(f"needs {P99_NEEDS} iterations, has {n}")
+    return value(percentile(ordered, n, share)) if n >= needs else Missing(f"needs {needs} iterations, has {n}")
 
 
-def _cv(ordered: Sequence[tuple[float, int]], n: int) -> Reading:
-    """Standard deviation over mean, weighted; with n - 1, so that it is unbiased where every weight is 1."""
+def _cv(ordered: Sequence[tuple[float, int]], n: int, group: int) -> Reading:
+    """Sample standard deviation of the readings over their mean; one that is no full group counts by its part of one.
+
+    The variance of a mean of w independent iterations goes with 1 / w, so the weights w / group keep the sum of squares
+    over (readings - 1) an unbiased estimate of a full group's variance.
+    """
     if len(ordered) < 2:
         return Missing("needs 2 durations")
     mean = math.fsum(duration * weight for duration, weight in ordered) / n
     if mean <= 0:
         return Missing("the mean duration is zero")
-    squares = math.fsum(weight * (duration - mean) ** 2 for duration, weight in ordered)
-    return math.sqrt(squares / (n - 1)) / mean
+    squares = math.fsum(weight / group * (duration - mean) ** 2 for duration, weight in ordered)
+    return math.sqrt(squares / (len(ordered) - 1)) / mean
 
 
 def _lost(metric: MetricResult, durations: Durations) -> str:

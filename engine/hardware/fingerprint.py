@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 
 from engine.hardware.interpreters import Interpreter
 from engine.hardware.inventory import Inventory
 from engine.text import clean
 from engine.values import Missing, Scalar
+from engine.variables import is_recorded, is_secret
 
-_PREFIXES = (
-    "CUDA_", "NCCL_", "OMP_", "MKL_", "OPENBLAS_", "XLA_", "JAX_", "TORCH_", "PYTORCH_", "NVIDIA_", "ROCR_", "HIP_",
-    "GOMP_", "KMP_",
-)  # fmt: skip
-"""Variables that change what a framework does or sees; nothing else of the environment is kept."""
-
-_SECRET = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 REDACTED = "(redacted)"
 
 _DEVICE_FACTS = ("driver_version", "cuda_driver_version", "nvml_version")
@@ -42,11 +35,11 @@ def fingerprint(
 
 
 def relevant_environment(environment: Mapping[str, str]) -> dict[str, Scalar | Missing]:
-    """The variables that frameworks and vendors' libraries read, cleaned and without secrets."""
+    """What a trial's environment can change of its numbers, cleaned and without secrets."""
     return {
-        f"env_{clean(name, 100)}": REDACTED if _SECRET.search(name) else clean(value, 1000)
+        f"env_{clean(name, 100)}": REDACTED if is_secret(name) else clean(value, 1000)
         for name, value in sorted(environment.items())
-        if name.startswith(_PREFIXES)
+        if is_recorded(name)
     }
 
 

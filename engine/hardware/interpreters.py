@@ -19,6 +19,7 @@ from engine.children import ROOT
 from engine.errors import AibenchError
 from engine.hardware.bounded import Finished, run_bounded
 from engine.text import clean, clean_tree
+from engine.variables import worker_environment
 
 INSPECT = ROOT / "engine" / "worker" / "inspect_frameworks.py"
 FRAMEWORKS = ("torch", "jax")
@@ -60,20 +61,22 @@ class _Unfit(Exception):
     """This candidate will not do; the text says why."""
 
 
-def choose(python: str, framework: str, kind: str, *, environment: Mapping[str, str] = os.environ) -> Interpreter:
+def choose(
+    python: str, framework: str, kind: str, *, device: str = "", environment: Mapping[str, str] = os.environ
+) -> Interpreter:
     """The interpreter for a framework ("auto", "torch", "jax", "python") on a kind of device ("cpu", "cuda").
 
-    `python` is "auto" or a path or command. Candidates are children with a time limit, so one that hangs or prints
-    garbage only costs that. Raises AibenchError (code 2) naming what was tried and how to install or name one.
+    `python` is "auto" or a path or command. Candidates are children with a worker's environment, which see `device`
+    (a UUID) alone, so that no other one gets a context, and with a time limit, so that one that hangs or prints garbage
+    only costs that. Raises AibenchError (code 2) naming what was tried and how to install or name one.
     """
-    search = _Search(kind, environment)
+    search = _Search(kind, worker_environment(environment, device, kind), _of_shims(environment), python == "auto")
     paths = list(candidates(environment)) if python == "auto" else [_named(python, environment)]
     for wanted in FRAMEWORKS if framework == "auto" else (framework,):
         for path in paths:
             try:
                 versions = search.versions(path, wanted)
-                chosen = search.executable(path) if python == "auto" else path
-                return Interpreter(chosen, wanted, versions, tuple(search.tried))
+                return Interpreter(search.executable(path), wanted, versions, tuple(search.tried))
             except _Unfit as why:
                 search.note(path, str(why))
     raise _none_found(python, framework, kind, search.tried)
@@ -105,6 +108,11 @@ def _identity(path: str) -> tuple[str, str]:
     return binary, ""
 
 
+def _of_shims(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a version manager's shim decides by which Python it is; a worker is run without it, by the Python itself."""
+    return {name: value for name, value in environment.items() if name.startswith(("PYENV_", "ASDF_", "MISE_"))}
+
+
 def _named(python: str, environment: Mapping[str, str]) -> str:
     path = os.path.expanduser(python)
     found = shutil.which(path, path=environment.get("PATH"))
@@ -122,7 +130,9 @@ class _Search:
     """One search: what each candidate answered, so that none is asked the same thing twice."""
 
     kind: str
-    environment: Mapping[str, str]
+    environment: dict[str, str]
+    of_shims: dict[str, str]
+    automatic: bool
     tried: list[str] = field(default_factory=list)
     _found: dict[str, _Found | _Unfit] = field(default_factory=dict)
 
@@ -135,13 +145,19 @@ class _Search:
         if framework not in found.found:
             absent = [name for name in FRAMEWORKS if name not in found.found]
             raise _Unfit(f"Python {found.python} without {' or '.join(absent)}")
-        inspected = self._ask(path, IMPORT_LIMIT_S, _Inspected, framework, self.kind)
+        question = (framework, self.kind)
+        inspected = self._ask(self.executable(path), IMPORT_LIMIT_S, _Inspected, question, self.environment)
         if inspected.devices < 1:
             raise _Unfit(inspected.reason or f"{framework} sees no device of kind {self.kind}")
         return versions | inspected.versions
 
     def executable(self, path: str) -> str:
-        """The binary behind a candidate that may be a shim (pyenv, asdf), which answers by folder and environment."""
+        """The binary behind a candidate that may be a shim, whose answer depends on folder and environment.
+
+        One that the operator named is run as it was named.
+        """
+        if not self.automatic:
+            return path
         executable = self._find(path).executable
         return executable if os.access(executable, os.X_OK) else path
 
@@ -163,14 +179,18 @@ class _Search:
         return answer
 
     def _look(self, path: str) -> _Found:
-        found = self._ask(path, FIND_LIMIT_S, _Found, "find")
+        environment = self.environment | (self.of_shims if self.automatic else {})
+        found = self._ask(path, FIND_LIMIT_S, _Found, ("find",), environment)
         if _version(found.python) < OLDEST:
             raise _Unfit(f"Python {found.python} is older than {'.'.join(map(str, OLDEST))}")
         return found
 
-    def _ask(self, path: str, limit_s: float, form: type[Answer], *question: str) -> Answer:
+    @staticmethod
+    def _ask(
+        path: str, limit_s: float, form: type[Answer], question: tuple[str, ...], environment: dict[str, str]
+    ) -> Answer:
         try:
-            finished = run_bounded([path, str(INSPECT), *question], limit_s, environment=self.environment)
+            finished = run_bounded([path, str(INSPECT), *question], limit_s, environment=environment)
         except OSError as error:
             raise _Unfit(f"it cannot be started: {error.strerror}") from error
         last = finished.output.strip().split(b"\n")[-1]

@@ -6,6 +6,7 @@ import os
 
 from engine.launch.base import Launch, TrialFiles, keeper_command
 from engine.launch.environment import trial_environment
+from engine.values import Missing, Scalar
 
 
 class BareLauncher:
@@ -30,6 +31,6 @@ class BareLauncher:
         )
         return Launch(keeper_command(self._python, run, trial, deadline_s, files), environment, files.scratch)
 
-    def describe(self) -> dict[str, str]:
+    def describe(self) -> dict[str, Scalar | Missing]:
         """A bare trial has no runtime and no limits of its own."""
         return {"runtime": "none"}

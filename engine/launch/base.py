@@ -7,6 +7,8 @@ from typing import Protocol
 
 import msgspec
 
+from engine.values import Missing, Scalar
+
 
 class TrialFiles(msgspec.Struct, frozen=True):
     """Where a trial finds its staged code, its spec file and its own empty folder, as host paths."""
@@ -42,7 +44,7 @@ class Launcher(Protocol):
         """
         ...
 
-    def describe(self) -> dict[str, str]:
+    def describe(self) -> dict[str, Scalar | Missing]:
         """Facts for the fingerprint: the runtime and its version, the back end, the limits in force."""
         ...
 

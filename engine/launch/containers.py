@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ import msgspec
 
 from engine import exits
 from engine.errors import AibenchError
+from engine.hardware.bounded import Finished, run_bounded
 from engine.text import clean
+from engine.values import Missing
 
 RUNTIMES = ("podman", "docker", "nerdctl")
 RUN_LABEL = "aibench.run"
@@ -57,12 +58,14 @@ def find_runtime(runtime: str) -> str:
     return str(Path(found).absolute())
 
 
-def runtime_version(runtime: str) -> str:
-    """What the client says of its version, in a line; "" where it does not answer."""
+def runtime_version(runtime: str) -> str | Missing:
+    """What the client says of its version, in a line."""
     try:
-        return clean(_ask(runtime, "--version").stdout.strip(), 120)
-    except AibenchError:
-        return ""
+        answer = _ask(runtime, "--version")
+    except AibenchError as error:
+        return Missing(error.what, runtime)
+    version = clean(answer.output.strip(), 120)
+    return Missing(_complaint(answer), runtime) if answer.ended or not version else version
 
 
 def list_ours(runtime: str, run: str = "") -> list[Container]:
@@ -72,9 +75,9 @@ def list_ours(runtime: str, run: str = "") -> list[Container]:
     """
     label = f"label={RUN_LABEL}={run}" if run else f"label={RUN_LABEL}"
     answer = _ask(runtime, "ps", "--all", "--quiet", "--no-trunc", "--filter", label)
-    if answer.returncode != 0:
-        raise _unanswered(runtime, clean(answer.stderr.strip(), 200))
-    found = (_inspect(runtime, name) for name in answer.stdout.split())
+    if answer.ended:
+        raise _unanswered(runtime, _complaint(answer))
+    found = (_inspect(runtime, name) for name in answer.output.decode(errors="replace").split())
     return [container for container in found if container is not None]
 
 
@@ -101,7 +104,7 @@ def _inspect(runtime: str, name: str) -> Container | None:
     """A container by its id; None where it has gone meanwhile or lacks our label."""
     answer = _ask(runtime, "container", "inspect", name)
     try:
-        return _container(runtime, json.loads(answer.stdout)[0])
+        return _container(runtime, json.loads(answer.output)[0])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -122,22 +125,19 @@ def _container(runtime: str, facts: Any) -> Container | None:
     )
 
 
-def _ask(runtime: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _ask(runtime: str, *arguments: str) -> Finished:
     try:
-        return subprocess.run(
-            [find_runtime(runtime), *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env=client_environment(),
-            timeout=CALL_LIMIT_S,
-            check=False,
-        )
+        answer = run_bounded([find_runtime(runtime), *arguments], CALL_LIMIT_S, environment=client_environment())
     except OSError as error:
         raise _unanswered(runtime, error.strerror or "it cannot be started") from error
-    except subprocess.TimeoutExpired as error:
-        raise _unanswered(runtime, f"no answer to `{arguments[0]}` within {CALL_LIMIT_S:g} s") from error
+    if answer.cut_off:
+        raise _unanswered(runtime, f"`{arguments[0]}`: {answer.ended}")
+    return answer
+
+
+def _complaint(answer: Finished) -> str:
+    """Why there is no answer, in the client's own words where it has some."""
+    return clean(answer.error_tail.strip(), 200) or answer.ended or "it says nothing"
 
 
 def _unanswered(runtime: str, why: str) -> AibenchError:

@@ -30,6 +30,7 @@ from engine.launch.containers import (
 from engine.launch.environment import RUN_FOLDER, RUN_ID, TOKEN, trial_environment
 from engine.launch.mounts import mounted_below_root
 from engine.plan import Environment
+from engine.values import Missing, Scalar
 
 __all__ = ["Container", "OciLauncher", "list_ours", "remove"]
 
@@ -98,16 +99,16 @@ class OciLauncher:
         marks = {RUN_ID: run, RUN_FOLDER: str(files.run_folder), TOKEN: token}
         return Launch(tuple(argv), client_environment() | marks, files.scratch, handle=name, runtime=self._runtime)
 
-    def describe(self) -> dict[str, str]:
+    def describe(self) -> dict[str, Scalar | Missing]:
         """The runtime, where its software comes from, and the limits that the plan sets."""
         limits = {"cpus": f"{self._environment.cpus:g}"} if self._environment.cpus else {}
         limits |= {name: value for name, value in self._text_limits().items() if value}
-        software = self._environment.image or "the host's own, under an overlay"
         return {
             "runtime": runtime_version(self._runtime),
-            "software": software,
+            "software": self._environment.image or "the host's own, under an overlay",
             "network": self._environment.network,
-        } | {f"limit_{name}": value for name, value in limits.items()}
+            **{f"limit_{name}": value for name, value in limits.items()},
+        }
 
     def _text_limits(self) -> dict[str, str]:
         environment = self._environment

@@ -21,22 +21,30 @@ class _Package:
     folder: Path
     last_uj: int
     range_uj: int | None
-    energy_uj: int = 0
+    wrapped_uj: int = 0
+
+    @property
+    def energy_uj(self) -> int:
+        """The kernel's own count, so that a telemetry process that is started again goes on where the last one was."""
+        return self.wrapped_uj + self.last_uj
 
     def advance(self) -> None:
-        """Adds what was used since the last reading; the counter may have run over its range once meanwhile."""
-        now_uj = read_number(self.folder / "energy_uj")
-        used_uj = now_uj - self.last_uj
-        self.last_uj = now_uj
-        if used_uj < 0:
-            if self.range_uj is None or used_uj + self.range_uj < 0:
-                raise Unreadable("RAPL: the counter went back and its range is not known")
-            used_uj += self.range_uj
-        self.energy_uj += used_uj
+        """Reads the counter; it may have run over its range once since the last reading."""
+        last_uj, self.last_uj = self.last_uj, read_number(self.folder / "energy_uj")
+        if self.last_uj >= last_uj:
+            return
+        if self.range_uj is None or self.last_uj + self.range_uj < last_uj:
+            self.wrapped_uj = 0
+            raise Unreadable("RAPL: the counter went back and its range is not known")
+        self.wrapped_uj += self.range_uj
 
 
 class Rapl:
-    """Joules used by all packages since the first reading, and the mean power between two readings."""
+    """Joules that the kernel has counted for all packages, and the mean power between two readings.
+
+    The count goes on where a counter runs over its range; where that is not known it begins anew, with one reading
+    missing.
+    """
 
     def __init__(self, sysfs: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._sysfs = sysfs
@@ -54,12 +62,12 @@ class Rapl:
         """Raises Unreadable where there is no package or one of them cannot be read."""
         if not self._packages:
             self._open()
+        last, self._last = self._last, None  # no power from a reading before one that failed
         for package in self._packages:
             package.advance()
         now, energy_j = self._clock(), sum(package.energy_uj for package in self._packages) * 1e-6
-        power_w = self._power_since_last(now, energy_j)
         self._last = (now, energy_j)
-        return [energy_j, power_w]
+        return [energy_j, _power_w(last, self._last)]
 
     def _open(self) -> None:
         packages = [_Package(folder, read_number(folder / "energy_uj"), _range(folder)) for folder in self._folders()]
@@ -71,10 +79,12 @@ class Rapl:
         zones = folders(self._sysfs / "class" / "powercap", "intel-rapl:*")
         return [zone for zone in zones if zone.name.count(":") == 1 and _is_package(zone)]
 
-    def _power_since_last(self, now: float, energy_j: float) -> Reading:
-        if self._last is None or now <= self._last[0]:
-            return Missing("RAPL: power needs two readings")
-        return (energy_j - self._last[1]) / (now - self._last[0])
+
+def _power_w(last: tuple[float, float] | None, now: tuple[float, float]) -> Reading:
+    """From two pairs of seconds and joules."""
+    if last is None or now[0] <= last[0]:
+        return Missing("RAPL: power needs two readings")
+    return (now[1] - last[1]) / (now[0] - last[0])
 
 
 def _is_package(zone: Path) -> bool:

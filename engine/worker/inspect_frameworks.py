@@ -99,13 +99,12 @@ def _blas(config: str) -> str:
 
 def _jax(kind: str, versions: "dict[str, str]") -> "tuple[int, str]":
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # asking must not take the GPU's memory
-    if kind == "cpu":
-        os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["JAX_PLATFORMS"] = kind  # as the worker has it; other platforms' devices are not opened to look
     import jax
 
     versions["jax"] = str(jax.__version__)
     versions["jaxlib"] = _version("jaxlib")
-    devices = jax.devices("cpu" if kind == "cpu" else "gpu")
+    devices = jax.devices()
     versions["jax_platform"] = str(devices[0].client.platform_version).split("\n")[0]
     return len(devices), ""
 

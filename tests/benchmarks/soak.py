@@ -4,7 +4,8 @@ What is fed is what a runner feeds, on a clock moved by hand, with one device of
 - every 5 minutes a trial of 60 s (20 % of the time) with samples at 10 Hz, kept raw and in windows;
 - between trials samples at 1 Hz (a runner passes on 10 Hz; windows make the same of both);
 - for each trial the usual events, 2000 durations in lines of 400, telemetry of two devices, and a real fdatasync;
-- the journal is read back as a live viewer does, by polling, into one Fold that lives for the whole week.
+- the journal is read back as a live viewer does, by polling, into one Fold that lives for the whole week;
+- at the end the session is written, in the size that every reader takes.
 
 Prints, for each day, the resident memory above that of the first hour and what the series and the journal take.
 """
@@ -24,6 +25,7 @@ from engine.events import AnyEvent, Iterations, RunEnded, TelemetrySummary, Tria
 from engine.journal import JournalReader, JournalWriter
 from engine.series import SeriesWriter
 from engine.session import Fold, Session
+from engine.session_file import write_session
 from engine.telemetry.samples import Sample
 from tests.engine.journal_cases import planned, result, run_started, started
 
@@ -97,7 +99,9 @@ def _said(trial: str, begin: float, end: float) -> Iterator[AnyEvent]:
         yield Iterations(t=end, trial=trial, rank=0, metric="rate", group=1, durations_s=durations)
     yield result(trial)
     for device in ("GPU-1", "host"):
-        summary = TelemetrySummary(n=600, mean=512.345678, min=500.0, max=700.11, delta=0.25, source="nvml")
+        summary = TelemetrySummary(
+            n=600, mean=512.345678, min=500.0, max=700.11, delta=0.25, source="nvml", span_s=59.9
+        )
         yield TrialTelemetry(
             t=end, trial=trial, device=device, begin_s=begin, end_s=end, summaries=dict.fromkeys(QUANTITIES, summary)
         )
@@ -111,7 +115,7 @@ def rss_mb() -> float:
 
 
 def size_mb(path: Path) -> float:
-    """Bytes of a file, or of the files in a folder."""
+    """Megabytes of a file, or of the files in a folder."""
     files = path.iterdir() if path.is_dir() else [path]
     return sum(each.stat().st_size for each in files) / 1e6
 
@@ -138,6 +142,8 @@ def soak(folder: Path, days: float) -> None:
     session = week.end()
     assert [trial.outcome for trial in session.trials] == ["completed"] * trials
     assert len(session.measurements) == trials
+    write_session(folder / runfolder.SESSION, session)
+    print(f"session {size_mb(folder / runfolder.SESSION):.1f} MB")
 
 
 def main() -> None:

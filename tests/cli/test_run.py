@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,8 @@ def test_a_run_ends_with_a_table_and_the_path_of_its_session(program: Program) -
     done = program.call("run", "--preset", "floor", "--out", str(program.sessions))
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
-    assert any("harness/floor" in line and "call_overhead" in line for line in lines)
+    assert "harness/floor no-op" in lines
+    assert any(re.match(r"  call_overhead +bare +[0-9.]+ ns .* 3x\d+$", line) for line in lines)
     assert lines[-1].startswith("session: ")
     assert Path(lines[-1].removeprefix("session: ")).is_file()
     assert "[3/3] harness/floor" in done.stderr
@@ -64,6 +66,7 @@ def test_gemm_by_its_last_name_with_the_torch_that_is_there(program: Program) ->
     outcomes = {trial["variant"]: (trial["outcome"], trial["reason"]) for trial in document["trials"]}
     assert outcomes["tf32 64x48x32"][0] == "unsupported"
     assert "not supported by device" in outcomes["tf32 64x48x32"][1]
+    assert re.search(rf"^workers: torch \S+ for cpu at {re.escape(sys.executable)}", err, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,21 @@ def test_a_signal_stops_the_run_and_keeps_what_is_finished(hostile: Program, num
     assert len(document["measurements"]) == 1
 
 
+def test_a_signal_before_the_start_leaves_nothing(program: Program) -> None:
+    slow = program.home / "slow-python"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    process = program.start("run", "--scenario", "gemm", "--python", str(slow), "--out", str(program.sessions))
+    marks = f"AIBENCH_RUNTIME_DIR={program.runtime}"
+    wait_for(lambda: any("engine.runner" in command for _, command in processes_with(marks)), what="the runner")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 143, err
+    assert err.splitlines()[-1] == b"stopped before it started"
+    wait_for(lambda: not list(processes_with(marks)), 5, "the end of the runner and of what it asked")
+    assert program.folders() == []
+
+
 def _hangs(program: Program) -> bool:
     """Whether the second trial, the one that hangs, has started."""
     journal = program.folders()[0] / "journal.jsonl"
@@ -165,10 +183,12 @@ def test_resume_goes_on_where_a_stop_left_off(hostile: Program) -> None:
     process = hostile.start("run", "--resume", str(folder), "--json")
     wait_for(lambda: b'"trial_started"' in _after_resume(folder), what="the trial of the resumed run")
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=30)
     after = json.loads(out)
     assert after["measurements"] == before["measurements"]
     assert [trial["outcome"] for trial in after["trials"]] == ["completed", "aborted"]
+    assert b"[2/2]" in err
+    assert b"[1/2]" not in err, "what was told before the stop is not told again"
 
 
 def _after_resume(folder: Path) -> bytes:

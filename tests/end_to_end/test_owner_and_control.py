@@ -42,6 +42,11 @@ def started(
     return process, program.run_ids()[0]
 
 
+def marks(program: Program, run: str) -> tuple[str, str]:
+    """What the runner's environment holds, and that of everything that it starts."""
+    return f"AIBENCH_RUNTIME_DIR={program.runtime}", f"AIBENCH_RUN_ID={run}"
+
+
 def _journal(program: Program) -> bytes:
     return b"".join(path.read_bytes() for path in program.sessions.glob("*/journal.jsonl"))
 
@@ -101,7 +106,7 @@ def test_a_run_that_stops_with_its_owner(hostile: Program) -> None:
     process, run = started(hostile)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    wait_for(lambda: not list(processes_with(f"AIBENCH_RUN_ID={run}")), 10, "the end of the run")
+    wait_for(lambda: not list(processes_with(*marks(hostile, run))), 10, "the end of the run")
     session = sessions.load(hostile.folders()[0])
     assert session.outcome == "aborted"
     assert "owner" in session.reason
@@ -113,7 +118,7 @@ def test_a_run_that_goes_on_without_its_owner(hostile: Program) -> None:
     process, run = started(hostile, on_owner_exit="continue", timeout=2)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    wait_for(lambda: not list(processes_with(f"AIBENCH_RUN_ID={run}")), 30, "the end of the run")
+    wait_for(lambda: not list(processes_with(*marks(hostile, run))), 30, "the end of the run")
     session = sessions.load(hostile.folders()[0])
     assert session.outcome == "completed"
     assert [trial.outcome for trial in session.trials] == ["failed", "completed"]

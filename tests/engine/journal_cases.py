@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from engine import runfolder
 from engine.events import (
     Anchor,
@@ -59,6 +61,22 @@ def planned(number: int) -> PlannedTrial:
     )
 
 
+def longest_planned(number: int) -> PlannedTrial:
+    """A trial with the longest names that a plan, a device and a scenario can have."""
+    return msgspec.structs.replace(
+        planned(number),
+        scenario=f"compute/{'s' * 24}",
+        variant="fp32 1048576x1048576x1048576",
+        parameters={"dtype": "fp32", "shape": "1048576x1048576x1048576"},
+        environment="\N{DESKTOP COMPUTER}" * 64,  # a label has 64 characters, of four bytes at most
+        device="G" * 128,
+        framework="python",
+        repeat=1000,
+        pair=1000,
+        slot=16,
+    )
+
+
 def anchor(monotonic_s: float = 100.0, wall_s: float = 1_700_000_000.0, boot_id: str = BOOT) -> Anchor:
     return Anchor(monotonic_s=monotonic_s, wall_s=wall_s, boot_id=boot_id)
 
@@ -107,7 +125,7 @@ def telemetry(trial: str) -> TrialTelemetry:
         begin_s=102.0,
         end_s=103.5,
         summaries={
-            "power_w": TelemetrySummary(n=15, mean=650.0, min=600.0, max=700.0, delta=3.5, source="nvml"),
+            "power_w": TelemetrySummary(n=15, mean=650.0, min=600.0, max=700.0, delta=3.5, source="nvml", span_s=1.4),
             "fan_percent": Missing("not supported", "nvml"),
         },
     )

@@ -51,6 +51,21 @@ def resumed(monotonic_s: float = 200.0, boot_id: str = "another") -> RunResumed:
     return RunResumed(t=monotonic_s, version="0.1.0", anchor=later)
 
 
+def test_the_session_says_how_many_iterations_a_reading_holds() -> None:
+    figures, *_ = fold(
+        [run_started(1), started("t0001"), iterations("t0001", group=4), result("t0001"), ended("t0001")]
+    ).measurements
+    assert (figures.n, figures.group) == (40, 4)
+    assert figures.p95 == Missing("durations are means of up to 4 iterations, which hide the slow ones")
+
+
+def test_a_device_without_sensors_has_no_empty_table() -> None:
+    nothing = msgspec.structs.replace(telemetry("t0001"), device="cpu", summaries={})
+    *events, last = trial_events("t0001")
+    [figures] = fold([run_started(1), *events, nothing, last]).measurements
+    assert list(figures.telemetry) == ["GPU-1"]
+
+
 def test_a_complete_run() -> None:
     session = fold(run_events(2))
     assert (session.outcome, session.reason, session.name) == ("completed", "", "case")

@@ -12,10 +12,12 @@ from engine import files, journal, runfolder
 from engine.errors import AibenchError
 from engine.events import AnyEvent, Event, Iterations, Notice, RunStarted
 from engine.journal import JournalReader, JournalWriter, encode, read_events
+from engine.plan_file import MAX_TRIALS
 from engine.session import fold
 from tests.engine.journal_cases import (
     iterations,
     journal_bytes,
+    longest_planned,
     planned,
     run_ended,
     run_events,
@@ -187,8 +189,11 @@ def test_a_line_too_long_to_be_read_is_not_written() -> None:
         encode(start)
 
 
-def test_ten_thousand_trials_fit_into_the_first_line() -> None:
-    assert len(encode(run_started(10_000))) < journal.MAX_LINE_BYTES
+def test_the_longest_plan_fits_into_the_first_line() -> None:
+    assert 5 * len(encode(run_started(MAX_TRIALS))) < journal.MAX_LINE_BYTES
+    trials = tuple(longest_planned(number) for number in range(1, MAX_TRIALS + 1))
+    start = msgspec.structs.replace(run_started(0), trials=trials, plan={"text": "x" * files.MAX_PLAN_BYTES})
+    assert len(encode(start)) < journal.MAX_LINE_BYTES
 
 
 def test_polling_waits_for_an_unfinished_line(tmp_path: Path) -> None:

@@ -375,7 +375,7 @@ def arms(*environments: Environment) -> Plan:
                 scenarios=(ScenarioChoice("mul", {"size": list(range(21))}),),
                 repetition=Repetition(repeat=1000),
             ),
-            "flags: 21000 trials planned; at most 20000; lower repeat, or split the plan",
+            "flags: 21000 trials planned; at most 2400; lower repeat, or split the plan",
         ),
     ],
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine.errors import AibenchError
 from engine.plan import Environment, Plan, PlannedTrial, Repetition, ScenarioChoice, Target
+from engine.plan_file import MAX_TRIALS
 from engine.schedule import estimate_s, expand, resolve_devices
 from tests.engine.plan_cases import CPU, assert_one_line, device, find_fake
 
@@ -164,13 +165,14 @@ def test_a_parameter_that_one_of_the_devices_cannot_take_is_refused() -> None:
 
 
 def test_more_trials_than_a_run_can_hold_are_refused() -> None:
-    with pytest.raises(AibenchError, match="24000 trials planned; at most 20000"):
+    with pytest.raises(AibenchError, match="24000 trials planned; at most 2400"):
         trials(2, 1000, devices=4)
 
 
-def test_ids_of_more_than_9999_trials_still_sort_by_name() -> None:
-    ids = [trial.trial for trial in trials(4, 1000)]
-    assert ids[0] == "t00001"
+def test_ids_of_the_longest_plan_sort_by_name() -> None:
+    ids = [trial.trial for trial in trials(1, 800)]
+    assert len(ids) == MAX_TRIALS
+    assert ids[0] == "t0001"
     assert ids == sorted(ids)
 
 

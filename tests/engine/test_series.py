@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import json
+import math
 import os
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine import files, series
 from engine.series import SeriesWriter
@@ -225,6 +230,96 @@ def test_strange_files_are_passed_over(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "x.jsonl").mkdir()
     assert len(list(SeriesReader(tmp_path).rows(0))) == 10
     assert writer(tmp_path, clock)._next == 904
+
+
+def segment(tmp_path: Path, *lines: bytes, header: bytes = b'{"series":1,"window_s":5,"t":0.0,"wall_s":0.0}') -> Path:
+    """A segment of windows of one quantity, with these lines after its columns."""
+    columns = b'{"columns":0,"device":"GPU-1","provider":"nvml","names":["power_w"]}'
+    (tmp_path / "001.jsonl").write_bytes(b"\n".join([header, columns, *lines, b""]))
+    return tmp_path
+
+
+GOOD = b"[0,5.0,50,[2.0,1.0,3.0]]"
+
+
+def read(folder: Path) -> tuple[list[float], int]:
+    """The begin of each row, and how many lines were damaged."""
+    reader = SeriesReader(folder)
+    return [row.t for row in reader.rows(5)], reader.corrupt
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 100_000,
+        b"[0,5.0,50," + b"[" * 100_000 + b"]" * 100_000 + b"]",
+        b'{"columns":1,"device":"x","provider":"x","names":[],"later":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"[0,5.0,50," + b"7" * (2 * series.MAX_LINE_BYTES) + b"]",
+        b'{"columns":1,"device":"' + b"x" * (2 * series.MAX_LINE_BYTES) + b'","provider":"","names":[]}',
+        b"[0,5.0,50,1e999]",
+        b"[0,5.0,50,[1e308,1.0,2.0,3.0]]",
+        b"[0,5.0,50,[1e400,1.0]]",
+        b"[0,5.0,0,1.0]",
+        b"[0,5.0,-3,1.0]",
+        b"[0,5.0,50,[0,1.0]]",
+        b"[7,5.0,50,1.0]",
+        b"[[0],5.0,50,1.0]",
+        b"[0,[5.0],50,1.0]",
+        b"[0,5.0,50]",
+        b"[0,5.0,50,1.0,2.0]",
+        b"[0,5.0,50,[1.0,2.0,3.0,4.0,5.0]]",
+        b"[0,5.0,50,[]]",
+        b"[0]",
+        b"[]",
+        b"null",
+        b'[0,5.0,50,"\xff"]',
+    ],
+    ids=range(22),
+)
+def test_a_damaged_line_of_a_segment_costs_itself(tmp_path: Path, line: bytes) -> None:
+    assert read(segment(tmp_path, GOOD, line, GOOD)) == ([5.0, 5.0], 1)
+
+
+def test_keys_of_a_newer_version_are_passed_over(tmp_path: Path) -> None:
+    header = b'{"series":1,"window_s":5,"t":0.0,"wall_s":0.0,"added":{"deep":[1]}}'
+    columns = b'{"columns":1,"device":"GPU-2","provider":"nvml","names":["power_w"],"units":["W"]}'
+    folder = segment(tmp_path, GOOD, columns, b"[1,10.0,50,2.0]", header=header)
+    assert read(folder) == ([5.0, 10.0], 0)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"series":2,"window_s":5,"t":0.0,"wall_s":0.0}',
+        b'{"series":1,"window_s":5,"t":0.0,"wall_s":0.0,"later":' + b"[" * 100_000,
+        b"x" * (2 * series.MAX_LINE_BYTES),
+    ],
+    ids=["newer", "deep", "huge"],
+)
+def test_a_segment_that_is_not_of_this_version_is_passed_over(tmp_path: Path, header: bytes) -> None:
+    assert read(segment(tmp_path, GOOD, header=header)) == ([], 0)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.integers(-1, 60),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from(["columns", "names"]), inner),
+    max_leaves=10,
+)
+ROWS = st.lists(VALUES, max_size=4).map(lambda rest: [0, *rest]) | VALUES
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ROWS.map(json.dumps).map(str.encode) | st.binary(max_size=40).filter(lambda x: b"\n" not in x)))
+def test_any_lines_give_rows_that_can_be_drawn(lines: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        reader = SeriesReader(segment(Path(name), *lines, GOOD))
+        rows = list(reader.rows(5))
+    assert rows[-1].t == 5.0
+    assert len(rows) + reader.corrupt <= len(lines) + 1
+    for row in rows:
+        figures = [row.t, row.wall_s, *(number for each in row.values.values() for number in (each.mean, each.min))]
+        assert all(map(math.isfinite, figures))
+        assert all(each.n >= 1 for each in row.values.values())
 
 
 def test_names_come_out_clean(tmp_path: Path, clock: Clock) -> None:

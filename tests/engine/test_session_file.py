@@ -6,17 +6,20 @@ from typing import Any
 import msgspec
 import pytest
 import tomli
+import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import files
 from engine.errors import AibenchError
 from engine.events import TelemetrySummary
-from engine.session import SCHEMA, Device, Measurement, Session, Trial, fold
-from engine.session_file import TELEMETRY_LEFT_OUT, dump_session, parse_session, read_session, write_session
+from engine.plan_file import MAX_TRIALS
+from engine.registry import scenarios
+from engine.session import MAX_NOTICES, SCHEMA, Device, Measurement, Session, Trial, fold
+from engine.session_file import dump_session, parse_session, read_session, write_session
 from engine.text import clean
 from engine.values import Missing
-from tests.engine.journal_cases import run_events
+from tests.engine.journal_cases import longest_planned, run_ended, run_events, run_started, setting
 
 TEXT = st.text(max_size=30).map(clean)
 NAMES = (
@@ -28,7 +31,16 @@ MISSING = st.builds(Missing, TEXT, TEXT)
 READINGS = NUMBERS | MISSING
 SCALARS = st.booleans() | INTEGERS | NUMBERS | TEXT
 FACTS = st.dictionaries(NAMES, SCALARS | MISSING, max_size=4)
-SUMMARIES = st.builds(TelemetrySummary, n=INTEGERS, mean=NUMBERS, min=NUMBERS, max=NUMBERS, delta=NUMBERS, source=TEXT)
+SUMMARIES = st.builds(
+    TelemetrySummary,
+    n=INTEGERS,
+    mean=NUMBERS,
+    min=NUMBERS,
+    max=NUMBERS,
+    delta=READINGS,
+    source=TEXT,
+    span_s=NUMBERS,
+)
 TELEMETRY = st.dictionaries(NAMES, st.dictionaries(NAMES, SUMMARIES | MISSING, max_size=3), max_size=2)
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "better": st.sampled_from(["higher", "lower"]),
@@ -55,7 +67,7 @@ SESSIONS = struct(
     outcome=st.sampled_from(["completed", "aborted", "failed", "running"]),
     devices=st.lists(struct(Device, facts=FACTS), max_size=2).map(tuple),
     trials=st.lists(struct(Trial, outcome=st.sampled_from(["completed", "not_run"])), max_size=2).map(tuple),
-    measurements=st.lists(struct(Measurement), max_size=2).map(tuple),
+    measurements=st.lists(struct(Measurement, trial=st.sampled_from(["t1", "t2"])), max_size=4).map(tuple),
 )
 
 
@@ -79,7 +91,7 @@ def test_the_form_that_other_programs_read() -> None:
     assert expected.items() <= measurement.items()
     assert measurement["p99_reason"] == "needs 459 iterations, has 10"
     assert measurement["telemetry"]["GPU-1"] == {
-        "power_w": {"n": 15, "mean": 650.0, "min": 600.0, "max": 700.0, "delta": 3.5, "source": "nvml"},
+        "power_w": {"n": 15, "mean": 650.0, "min": 600.0, "max": 700.0, "delta": 3.5, "source": "nvml", "span_s": 1.4},
         "fan_percent_reason": "not supported",
         "fan_percent_reason_source": "nvml",
     }
@@ -155,13 +167,117 @@ def test_a_session_too_large_for_a_reader_leaves_its_telemetry_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = fold(run_events(30))
-    limit = len(dump_session(session)) - 1
-    monkeypatch.setattr(files, "MAX_SESSION_BYTES", limit)
-    write_session(tmp_path / "session.toml", session)
-    again = read_session(tmp_path / "session.toml")
-    assert again.notices == (TELEMETRY_LEFT_OUT,)
-    assert [each.median for each in again.measurements] == [each.median for each in session.measurements]
+    path = tmp_path / "session.toml"
+    left_out = ("telemetry", "telemetry and facts")
+    for names in left_out:
+        monkeypatch.setattr(files, "MAX_SESSION_BYTES", len(dump_session(session).encode()) - 1)
+        write_session(path, session)
+        session = read_session(path)
+        assert session.notices[-1].startswith(f"warning: of the measurements, {names} are in the journal alone")
+    assert [each.median for each in session.measurements] == [1000.0] * 30
+    assert not any(each.facts or each.telemetry for each in session.measurements)
     monkeypatch.setattr(files, "MAX_SESSION_BYTES", 1000)
     with pytest.raises(AibenchError, match="is too large to write"):
-        write_session(tmp_path / "session.toml", session)
-    assert (tmp_path / "session.toml").stat().st_size > 1000  # the old one is still there
+        write_session(path, session)
+    assert path.stat().st_size > 1000  # the old one is still there
+
+
+def five_metrics() -> Session:
+    """One trial with five metrics, as `memory/stream` has them."""
+    session = fold(run_events(1))
+    [one] = session.measurements
+    names = ("copy", "scale", "add", "triad", "dot")
+    several = tuple(msgspec.structs.replace(one, metric=f"{name}_bandwidth") for name in names)
+    return msgspec.structs.replace(session, measurements=several)
+
+
+def test_the_telemetry_of_a_trial_stands_in_its_first_measurement() -> None:
+    session = five_metrics()
+    text = dump_session(session)
+    document = tomli.loads(text)
+    assert ["telemetry" in measurement for measurement in document["measurement"]] == [True] + [False] * 4
+    assert parse_session(text, "it") == session
+    assert all("power_w" in each.telemetry["GPU-1"] for each in parse_session(text, "it").measurements)
+
+
+def test_a_measurement_with_telemetry_of_its_own_keeps_it() -> None:
+    session = five_metrics()
+    first, second, *_ = session.measurements
+    other = msgspec.structs.replace(second, telemetry={})
+    session = msgspec.structs.replace(session, measurements=(first, other, second))
+    assert parse_session(dump_session(session), "it") == session
+
+
+def test_a_file_of_before_is_read() -> None:
+    """With telemetry in each measurement and without the fields that were added since."""
+    session = fold(run_events(2))
+    document = tomli.loads(dump_session(session))
+    for measurement in document["measurement"]:
+        del measurement["group"], measurement["telemetry"]["GPU-1"]["power_w"]["span_s"]
+    [again, _] = parse_session(tomli_w.dumps(document), "it").measurements
+    power = again.telemetry["GPU-1"]["power_w"]
+    assert isinstance(power, TelemetrySummary)
+    assert (again.group, power.span_s, power.mean) == (1, 0.0, 650.0)
+
+
+def test_a_counter_that_began_anew_says_so_in_the_file() -> None:
+    session = fold(run_events(1))
+    [one] = session.measurements
+    power = one.telemetry["GPU-1"]["power_w"]
+    assert isinstance(power, TelemetrySummary)
+    anew = msgspec.structs.replace(power, delta=Missing("the counter began anew inside the window"))
+    one = msgspec.structs.replace(one, telemetry={"GPU-1": {"energy_j": anew}})
+    session = msgspec.structs.replace(session, measurements=(one,))
+    text = dump_session(session)
+    assert 'delta_reason = "the counter began anew inside the window"' in text
+    assert parse_session(text, "it") == session
+
+
+LONGEST_TEXT = "durations are means of up to 65536 iterations, which hide the slow ones"
+LONGEST_NUMBER = -1.2345678901234567e-101
+METRICS = 5
+
+
+def longest_session() -> Session:
+    """A session of the longest plan that is accepted, with the longest names, numbers and reasons throughout."""
+    [trial], [one] = fold(run_events(1)).trials, fold(run_events(1)).measurements
+    figures: dict[str, Any] = {
+        **dict.fromkeys(("median", "best", "cv", "work", "window_s"), LONGEST_NUMBER),
+        **dict.fromkeys(("p95", "p99"), Missing(LONGEST_TEXT)),
+        **dict.fromkeys(("n", "warmup_n", "group"), 10_000_000),
+        "metric": "m" * 24,
+        "steady": LONGEST_TEXT,
+        "timer": "t" * 24,
+        "telemetry": {},
+        "facts": {},
+    }
+    planned = [msgspec.structs.asdict(longest_planned(number)) for number in range(1, MAX_TRIALS + 1)]
+    names = [{name: each[name] for name in Trial.__struct_fields__ if name in each} for each in planned]
+    return msgspec.structs.replace(
+        fold([run_started(0), *setting(), run_ended()]),
+        notices=tuple(f"{number:03}{'x' * 1600}" for number in range(MAX_NOTICES)),
+        trials=tuple(msgspec.structs.replace(trial, **each, seconds=LONGEST_NUMBER) for each in names),
+        measurements=tuple(msgspec.structs.replace(one, **each, **figures) for each in names for _ in range(METRICS)),
+    )
+
+
+def test_the_session_of_the_longest_plan_is_written_and_read(tmp_path: Path) -> None:
+    session = longest_session()
+    path = tmp_path / "session.toml"
+    write_session(path, session)
+    assert read_session(path) == session
+
+
+def test_failed_trials_of_the_longest_plan_fit_with_their_reasons() -> None:
+    reason = "\N{DESKTOP COMPUTER}" * 1200  # a worker's reason has 1000 characters, and its last words 160
+    session = longest_session()
+    trials = tuple(msgspec.structs.replace(each, outcome="failed", reason=reason) for each in session.trials)
+    failed = msgspec.structs.replace(session, trials=trials, measurements=())
+    assert len(dump_session(failed).encode()) <= files.MAX_SESSION_BYTES
+
+
+def test_no_scenario_has_more_metrics_or_longer_names_than_the_limit_of_trials_is_made_for() -> None:
+    cards = [module.CARD for module in scenarios().values()]
+    assert max(len(card.metrics) for card in cards) <= METRICS
+    assert max(len(card.id) for card in cards) <= len(longest_planned(1).scenario)
+    assert max(len(metric.name) for card in cards for metric in card.metrics) <= 24

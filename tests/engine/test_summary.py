@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import random
+from statistics import stdev
 
 import msgspec
 import pytest
@@ -33,7 +35,7 @@ def test_a_rate_by_hand() -> None:
     assert summary.p99 == Missing("needs 459 iterations, has 4")
     # mean 3.75 ms, squares 7.5625 + 3.0625 + 0.0625 + 18.0625 = 28.75 over 3
     assert summary.cv == pytest.approx(math.sqrt(28.75 / 3) / 3.75)
-    assert (summary.n, summary.warmup_n) == (4, 0)
+    assert (summary.n, summary.group, summary.warmup_n) == (4, 1, 0)
     assert summary.steady == "no steady state: 4 durations are too few to tell (needs 8)"
 
 
@@ -54,13 +56,40 @@ def test_the_nearest_rank_by_hand() -> None:
 
 
 def test_groups_weigh_as_many_iterations_as_they_hold() -> None:
-    # nine iterations of 1 s as three groups, then one of 5 s: the tenth decile begins after the ninth
+    # nine iterations of 1 s as three groups, then one of 5 s, which is a third of a group
     grouped = durations(([1.0, 1.0, 1.0], 3), ([5.0], 1))
     summary = summarise(of(SECONDS, 10), grouped)
-    assert (summary.n, summary.median, summary.p95) == (10, 1.0, 5.0)
-    # mean 1.4, squares 9 * 0.16 + 12.96 = 14.4 over 9
-    assert summary.cv == pytest.approx(math.sqrt(14.4 / 9) / 1.4)
-    assert summary.p99 == Missing("durations are means of up to 3 iterations, which hide the slow ones")
+    assert (summary.n, summary.group, summary.median, summary.best) == (10, 3, 1.0, 1.0)
+    # mean 1.4, squares 3 * 0.16 + 12.96 / 3 = 4.8 over 4 - 1 readings
+    assert summary.cv == pytest.approx(math.sqrt(4.8 / 3) / 1.4)
+
+
+def test_percentiles_of_group_means_are_none_of_iterations() -> None:
+    summary = summarise(of(SECONDS, 8 * 500), durations(([0.001 + i * 1e-9 for i in range(500)], 8)))
+    hidden = Missing("durations are means of up to 8 iterations, which hide the slow ones")
+    assert (summary.group, summary.p95, summary.p99) == (8, hidden, hidden)
+
+
+def test_the_spread_of_six_groups_is_that_of_their_means() -> None:
+    means = [0.9, 1.0, 1.1, 1.0, 0.95, 1.05]
+    summary = summarise(of(SECONDS, 96), durations((means, 16)))
+    assert summary.cv == pytest.approx(stdev(means))
+    assert summary.cv == pytest.approx(0.0707, abs=5e-5)
+
+
+def test_the_spread_of_readings_is_not_biased_by_a_last_group_of_fewer() -> None:
+    """Readings of 16 independent iterations of variance 1 have variance 1/16, whether or not the last one is whole."""
+    source = random.Random(1)
+
+    def reading(size: int) -> float:
+        return 100 + source.gauss(0, 1) / math.sqrt(size)
+
+    squares = []
+    for _ in range(4000):
+        cv = summarise(of(SECONDS, 84), durations(([reading(16) for _ in range(5)], 16), ([reading(4)], 4))).cv
+        assert isinstance(cv, float)
+        squares.append((100 * cv) ** 2)
+    assert sum(squares) / len(squares) == pytest.approx(1 / 16, rel=0.04)  # three standard errors of a seeded mean
 
 
 def test_warm_up_is_left_out_and_counted() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 import unicodedata
 
 import pytest
@@ -8,16 +10,14 @@ from hypothesis import strategies as st
 
 from engine.text import clean, clean_tree
 
-BIDI = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+UNSAFE = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
+PLANES = range(0, 0x110000, 0x10000)
 ANY = st.text(st.characters(exclude_categories=()), max_size=200)
 TREES = st.recursive(ANY | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(ANY, inner), max_leaves=10)
 
 
 def is_safe(text: str) -> bool:
-    return not any(
-        ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or char in BIDI or unicodedata.category(char) in ("Cf", "Cs", "Zl")
-        for char in text
-    )
+    return not any(unicodedata.category(char) in UNSAFE for char in text)
 
 
 @given(ANY)
@@ -80,3 +80,39 @@ def test_long_text_says_that_it_was_cut() -> None:
 
 def test_log_text_keeps_its_shape() -> None:
     assert clean("a\r\nb\tc\rd", keep_newlines=True) == "a\nb    c␍d"
+
+
+def test_no_character_at_all_comes_through_that_controls_a_terminal() -> None:
+    cleaned = {chr(code): clean(chr(code)) for code in range(sys.maxunicode + 1)}
+    assert [f"{ord(char):04x}" for char, text in cleaned.items() if len(text) != 1] == []
+    assert [f"{ord(char):04x}" for char, text in cleaned.items() if unicodedata.category(text) in UNSAFE] == []
+
+
+def test_no_noncharacter_and_nothing_default_ignorable_comes_through() -> None:
+    """Unicode's list of what has no glyph of its own (DerivedCoreProperties, Default_Ignorable_Code_Point)."""
+    ignorable = [*b"\xad", 0x34F, 0x61C, *range(0x115F, 0x1161), *range(0x17B4, 0x17B6), *range(0x180B, 0x1810)]
+    ignorable += [*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0x3164, 0xFEFF, 0xFFA0]
+    ignorable += [*range(0xFE00, 0xFE10), *range(0xFFF0, 0xFFF9), *range(0x1BCA0, 0x1BCA4), *range(0x1D173, 0x1D17B)]
+    ignorable += range(0xE0000, 0xE1000)
+    noncharacters = [*range(0xFDD0, 0xFDF0), *(plane + last for plane in PLANES for last in (0xFFFE, 0xFFFF))]
+    assert {clean(chr(code)) for code in ignorable + noncharacters} == {"\ufffd"}
+
+
+def test_ordinary_text_of_all_sorts_stays_as_it_is() -> None:
+    same = "".join(chr(code) for code in range(0x20, 0x3000) if unicodedata.category(chr(code))[0] in "LNPS")
+    same = same.replace("\u115f", "").replace("\u1160", "")
+    assert clean(same, 20_000) == same
+    for text in ("한국어", "ไทย", "हिन्दी", "العربية", "Việt", "Z̸̧̛ͫ", "👩🏽", "→ ± µ ▁▂▃█", "\u3000\xa0"):
+        assert clean(text) == text
+
+
+@pytest.mark.parametrize("mark", ["\u0301", "\u0489", "\u20dd", "\u0e31", "\u0903", "\U0001e8d0"])
+def test_a_flood_of_combining_marks_is_cut(mark: str) -> None:
+    assert clean("a" + 10_000 * mark + "b", 20_000) == "a" + 8 * mark + "\ufffdb"
+    assert clean(10_000 * mark) == 8 * mark + "\ufffd…"
+    assert clean(f"{8 * mark}\n{8 * mark}", keep_newlines=True) == f"{8 * mark}\n{8 * mark}"
+    assert clean("a" + 8 * mark + "\u200b" + 8 * mark) == "a" + 8 * mark + "\ufffd" + 8 * mark
+
+
+def test_bytes_that_are_no_text_are_visible() -> None:
+    assert clean(os.fsdecode(b"a\xff\xfeb")) == clean(b"a\xff\xfeb") == "a\ufffd\ufffdb"

@@ -13,10 +13,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import tomli_w
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 HOSTILE = Path(__file__).resolve().parent / "hostile"
+
+_OF_REPETITION = ("repeat", "seconds", "seed", "trial_timeout_s")
 
 
 @dataclass
@@ -100,25 +104,64 @@ def copy_with_hostile(target: Path) -> Path:
     return target
 
 
-def processes_with(*marks: str) -> Iterator[tuple[int, str]]:
-    """(pid, command line) of living processes, zombies aside, whose environment has one of `marks`."""
-    wanted = {mark.encode() for mark in marks}
+def write_plan(
+    program: Program, *how: str, floor: Literal["first", "last", "none"] = "last", env: str = "bare", **keys: Any
+) -> Path:
+    """A plan for the CPU: a trial for each hostile behaviour, in that order, and a good one before or after them.
+
+    `keys` are the plan's own (hard_end_s, on_owner_exit, name) or those of its [repetition]. The program has to be the
+    hostile copy where `how` names anything.
+    """
+    repetition = {"seconds": 0.05, **{name: keys.pop(name) for name in _OF_REPETITION if name in keys}}
+    bad = [{"id": "hostile/misbehave", "parameters": {"how": list(how)}}] if how else []
+    good = [{"id": "harness/floor"}]
+    scenarios = {"first": good + bad, "last": bad + good, "none": bad}[floor]
+    plan = {"schema": 1, **keys, "target": {"devices": ["cpu"]}, "environment": [{"kind": env}]}
+    program.home.mkdir(parents=True, exist_ok=True)
+    path = program.home / "plan.toml"
+    path.write_text(tomli_w.dumps({**plan, "repetition": repetition, "scenario": scenarios}))
+    return path
+
+
+@dataclass(frozen=True)
+class Process:
+    """A living process: its parent, its command line with blanks between the words, its NAME=value entries."""
+
+    pid: int
+    parent: int
+    command: str
+    environment: frozenset[str]
+
+    def has(self, *marks: str) -> bool:
+        """Whether its environment has every one of `marks`."""
+        return self.environment.issuperset(marks)
+
+
+def processes() -> Iterator[Process]:
+    """Every living process whose environment can be read; zombies and what is exiting already have none."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            environment = set((entry / "environ").read_bytes().split(b"\0"))
-            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            state, parent, *_ = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            environment = (entry / "environ").read_bytes().decode(errors="replace")
+            command = (entry / "cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
-        if wanted & environment and state not in "ZX":
-            yield int(entry.name), command
+        if state not in "ZX" and environment:
+            yield Process(
+                int(entry.name), int(parent), command.replace("\0", " ").strip(), frozenset(environment.split("\0"))
+            )
 
 
-def wait_for(condition: Any, seconds: float = 20.0, what: str = "the condition") -> None:
+def processes_with(*marks: str) -> Iterator[tuple[int, str]]:
+    """(pid, command line) of living processes whose environment has one of `marks`."""
+    return ((each.pid, each.command) for each in processes() if not each.environment.isdisjoint(marks))
+
+
+def wait_for(condition: Any, seconds: float = 20.0, what: str = "the condition", pause_s: float = 0.02) -> None:
     """Wait until `condition()` is true; a test that waits in vain fails saying for what."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.02)
+        time.sleep(pause_s)

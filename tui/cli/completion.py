@@ -17,11 +17,13 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def values(kind: str) -> list[str]:
-    """What can stand for a scenario, a preset or a session right now."""
+    """What can stand for a scenario, a preset, an arm or a session right now."""
     if kind == "scenarios":
         from engine.registry import scenarios
 
         return sorted({part for name in scenarios() for part in (name, name.rpartition("/")[2])})
+    if kind == "environments":
+        return ["bare", "podman", "podman,cpus=", "docker,image=", "nerdctl,image="]
     if kind == "presets":
         from engine.presets import preset_names
 

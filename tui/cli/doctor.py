@@ -7,10 +7,10 @@ import argparse
 import msgspec
 
 from engine import exits, sessions
-from engine.doctor import Check, examine
+from engine.doctor import Check, examine, interpreter_for_auto
 from engine.errors import AibenchError
-from engine.hardware.interpreters import choose
 from tui.cli import output
+from tui.cli.printing import say
 
 MARKS = {"ok": "ok  ", "warning": "warn", "problem": "FAIL"}
 
@@ -29,14 +29,14 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _need(arguments: argparse.Namespace) -> int:
-    """Name the interpreter that has the framework; code 4 where there is none, as for any machine that is not ready."""
+    """Name the interpreter that has the framework for the devices here; code 4 where there is none."""
     try:
-        found = choose(arguments.python, arguments.need, "cpu")
+        found = interpreter_for_auto(arguments.python, arguments.need)
     except AibenchError as error:
         raise AibenchError(str(error), code=exits.NOT_READY) from error
-    print(f"{found.path} has {', '.join(f'{name} {version}' for name, version in found.versions.items())}")
+    say(f"{found.path} has {', '.join(f'{name} {version}' for name, version in found.versions.items())}")
     return exits.DONE
 
 
 def _print(check: Check) -> None:
-    print(f"{MARKS[check.state]}  {check.name}: {check.found}" + (f"; {check.do}" if check.do else ""))
+    say(f"{MARKS[check.state]}  {check.name}: {check.found}" + (f"; {check.do}" if check.do else ""))

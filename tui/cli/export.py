@@ -22,7 +22,9 @@ def main(arguments: argparse.Namespace) -> int:
     """Pack it; the archive is ours alone to read, and there whole or not at all."""
     folder = sessions.locate(arguments.session, arguments.folder or sessions.default_folder())
     if not folder.is_dir():
-        raise AibenchError(f"{clean(str(folder))} is a file, not a run folder", "name the folder; a session.toml needs no packing")
+        raise AibenchError(
+            f"{clean(str(folder))} is a file, not a run folder", "name the folder; a session.toml needs no packing"
+        )
     target = arguments.output or Path(f"{folder.name}.tar.gz")
     with files.replacing(target) as stream:
         _pack(folder, stream)

@@ -27,13 +27,14 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _row(folder: Path) -> dict[str, Any]:
+    name = output.name_text(folder.name)
     try:
         session = sessions.load(folder)
     except AibenchError as error:
-        return {"session": folder.name, "outcome": "damaged", "completed": 0, "trials": 0, "reason": str(error)}
+        return {"session": name, "outcome": "damaged", "completed": 0, "trials": 0, "reason": clean(str(error))}
     completed = sum(trial.outcome == "completed" for trial in session.trials)
     return {
-        "session": folder.name,
+        "session": name,
         "outcome": session.outcome,
         "completed": completed,
         "trials": len(session.trials),

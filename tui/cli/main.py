@@ -16,6 +16,7 @@ from engine import exits
 from engine.errors import AibenchError
 from engine.text import clean
 from engine.version import VERSION
+from tui.cli.printing import protect_streams
 
 TOPICS = ("exit-codes", "environment", "files")
 
@@ -56,15 +57,20 @@ def _add_run(commands: Commands) -> None:
         source.add_argument("--preset", metavar="NAME", help="a plan that comes with the program: quick, floor"),
         "presets",
     )
-    source.add_argument("--resume", metavar="SESSION", help="go on with a run that was stopped or died")
+    _with_choices(
+        source.add_argument("--resume", metavar="SESSION", help="go on with a run that was stopped or died"), "sessions"
+    )
     _with_choices(
         what.add_argument("--scenario", metavar="NAME", action="append", help="only this scenario (repeatable)"),
         "scenarios",
     )
     where = run.add_argument_group("where to run it")
     where.add_argument("--devices", metavar="LIST", help="indices or UUIDs with commas, cpu, or auto")
-    where.add_argument(
-        "--env", metavar="KIND[,KEY=VALUE]", action="append", help="an arm: bare, podman,cpus=4 (repeatable)"
+    _with_choices(
+        where.add_argument(
+            "--env", metavar="KIND[,KEY=VALUE]", action="append", help="an arm: bare, podman,cpus=4 (repeatable)"
+        ),
+        "environments",
     )
     where.add_argument("--framework", choices=("auto", "torch", "jax"), help="what the workers compute with")
     where.add_argument(
@@ -162,6 +168,7 @@ def _with_choices(action: argparse.Action, kind: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; whatever goes wrong is one line on stderr."""
     os.umask(0o077)
+    protect_streams()
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except AibenchError as error:

@@ -18,6 +18,8 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         files.create_private(arguments.file, text.encode())
     except FileExistsError as error:
-        raise AibenchError(f"{clean(str(arguments.file))} is there already", "name another file or remove it") from error
+        raise AibenchError(
+            f"{clean(str(arguments.file))} is there already", "name another file or remove it"
+        ) from error
     say(str(arguments.file))
     return exits.DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TextIO
 
@@ -86,9 +87,10 @@ class Progress:
         if not self._on_terminal or not self._status:
             return
         left = len(self._places) - len(self._took)
-        rest = f" · about {span(left * sum(self._took.values()) / len(self._took))} left" if self._took and left else ""
+        rest = f"{span(left * sum(self._took.values()) / len(self._took))} left · " if self._took and left else ""
+        width = shutil.get_terminal_size().columns
         self._wipe()
-        self._stream.write((self._status + rest)[:79])
+        self._stream.write((rest + self._status)[: max(width - 1, 1)])
         self._stream.flush()
 
     def _wipe(self) -> None:

@@ -11,8 +11,8 @@ from engine.locks import lock_run_folder
 from engine.session import fold
 from engine.session_file import write_session
 from engine.text import clean
-from tui.cli import output
 from tui.cli.printing import say
+from tui.cli.session_text import print_session
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -23,6 +23,6 @@ def main(arguments: argparse.Namespace) -> int:
     with lock_run_folder(folder):
         session = fold(read_events(folder / runfolder.JOURNAL))
         write_session(folder / runfolder.SESSION, session)
-    output.print_session(session)
+    print_session(session)
     say(f"session: {folder / runfolder.SESSION}")
     return exits.DONE

@@ -20,7 +20,9 @@ from engine.registry import find
 from engine.schedule import parse_devices, parse_environment
 from engine.session import Session
 from tui.cli import output
+from tui.cli.printing import say
 from tui.cli.progress import Progress
+from tui.cli.session_text import print_session
 
 POLL_S = 0.25
 STOP_LIMIT_S = 15.0
@@ -48,7 +50,14 @@ def main(arguments: argparse.Namespace) -> int:
     code, why = _follow(run, progress)
     _on_signals(signal.SIG_DFL)
     session = sessions.load(run.folder)
-    _report(session, run.folder, as_json)
+    try:
+        _report(session, run.folder, as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = f"the result could not be printed: {error.strerror}"
+        raise AibenchError(what, f"it is kept in {run.folder}", code=exits.INCOMPLETE) from error
     if code:
         progress.say(f"aibench-tui: {why or _why(session, run.folder)}")
     return code
@@ -58,12 +67,20 @@ def _request(arguments: argparse.Namespace) -> tuple[Request, bool]:
     if arguments.resume is not None:
         _refuse_with_resume(arguments)
         folder = sessions.locate(arguments.resume, _parent(arguments.out or ""))
-        return Request(folder=str(folder.absolute()), resume=True), bool(arguments.json)
+        return Request(folder=_told(folder), resume=True), bool(arguments.json)
     plan = plan_from(arguments)
     check_plan(plan)
     parent = _parent(plan.output.folder).absolute()
     files.probe_writable(parent)
-    return Request(folder=str(parent), plan=dump_plan(plan)), plan.output.json
+    return Request(folder=_told(parent), plan=dump_plan(plan)), plan.output.json
+
+
+def _told(folder: Path) -> str:
+    """A folder as the runner is told of it, in JSON, which has no way to carry bytes that are not UTF-8."""
+    path = str(folder.absolute())
+    if path != path.encode("utf-8", "replace").decode():
+        raise AibenchError(f"{path} is not UTF-8", "name or make a folder that is, with --out")
+    return path
 
 
 def _refuse_with_resume(arguments: argparse.Namespace) -> None:
@@ -141,7 +158,7 @@ def _follow(run: StartedRun, progress: Progress) -> tuple[int, str]:
         except _Interrupted as stop:
             number = stop.number
             progress.say("stopping: what is finished is kept; once more to leave at once")
-            run.stop()
+            run.stop(f"interrupted by {signal.Signals(number).name}" + (" (ctrl+c)" if number == signal.SIGINT else ""))
             _watch(run, progress, limit_s=STOP_LIMIT_S)
     except _Interrupted as stop:
         number = stop.number
@@ -167,9 +184,9 @@ def _report(session: Session, folder: Path, as_json: bool) -> None:
     if as_json:
         output.print_json(output.document(session, folder))
         return
-    output.print_session(session)
+    print_session(session)
     file = folder / runfolder.SESSION
-    print(f"session: {file if file.exists() else folder}")
+    say(f"session: {file if file.exists() else folder}")
 
 
 def _why(session: Session, folder: Path) -> str:

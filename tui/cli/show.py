@@ -6,6 +6,7 @@ import argparse
 
 from engine import exits, sessions
 from tui.cli import output
+from tui.cli.session_text import print_session
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -15,5 +16,5 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json(output.document(session, path))
     else:
-        output.print_session(session)
+        print_session(session)
     return exits.DONE

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from engine import exits, runfolder, sessions
-from engine.locks import runtime_folder
+from engine.locks import runtime_path
+from tui.cli.printing import say
 
 ENVIRONMENT = {
     "AIBENCH_RUNTIME_DIR": "folder of control sockets and device locks (all users of a node must share the locks)",
@@ -18,7 +19,7 @@ ENVIRONMENT = {
 def main(arguments: argparse.Namespace) -> int:
     """Print the topic."""
     for key, text in _topic(arguments.topic).items():
-        print(f"{key:28} {text}")
+        say(f"{key:28} {text}")
     return exits.DONE
 
 
@@ -34,5 +35,5 @@ def _topic(name: str) -> dict[str, str]:
         f"…/{runfolder.SERIES}/": "telemetry samples",
         f"…/{runfolder.LOGS}/": "what each trial printed",
         f"…/{runfolder.PLAN}": "the plan as it was run",
-        str(runtime_folder()): "control sockets of running runs",
+        str(runtime_path()): "control sockets of running runs",
     }

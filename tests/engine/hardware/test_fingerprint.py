@@ -9,6 +9,7 @@ from engine.hardware.interpreters import Interpreter
 from engine.hardware.inventory import Inventory
 from engine.session import Device
 from engine.values import Missing
+from engine.variables import is_allowed
 
 GPU = Device("GPU-1", 0, "cuda", "NVIDIA H200", {"driver_version": "580", "nvml_version": Missing("no", "NVML")})
 CPU = Device("cpu", -1, "cpu", "Xeon", {})
@@ -44,3 +45,11 @@ def test_variables_of_other_programs_are_not_kept() -> None:
 
 def test_variable_with_escape_codes_is_cleaned() -> None:
     assert relevant_environment({"OMP_NUM_THREADS": "4\x1b[2J"}) == {"env_OMP_NUM_THREADS": "4␛[2J"}
+
+
+@pytest.mark.parametrize(
+    "name", ["LD_LIBRARY_PATH", "PYTHONPATH", "LANG", "LC_ALL", "HSA_ENABLE_SDMA", "NCCL_ALGO", "KMP_AFFINITY"]
+)
+def test_what_reaches_a_trial_and_can_change_its_numbers_is_kept(name: str) -> None:
+    assert is_allowed(name)
+    assert relevant_environment({name: "value"}) == {f"env_{name}": "value"}

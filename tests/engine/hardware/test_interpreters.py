@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 from engine.errors import AibenchError
 from engine.hardware import interpreters
 from engine.hardware.interpreters import candidates, choose
+from tests.program import REPOSITORY
+from tests.worker.keeping import wait_until
 
 NOTHING = {"PATH": "/nonexistent"}
 
@@ -107,6 +110,46 @@ def test_python_that_hangs_costs_its_limit(tmp_path: Path, monkeypatch: pytest.M
         choose(path, "torch", "cpu")
     sleeper = int((tmp_path / "python.pid").read_text())
     assert not _runs(sleeper)
+
+
+def test_inspection_does_not_outlive_a_killed_runner(tmp_path: Path) -> None:
+    path = _script(tmp_path / "python", "echo $$ > $0.part; mv $0.part $0.pid; exec sleep 1000")
+    code = "import sys; from engine.hardware.interpreters import choose; choose(sys.argv[1], 'torch', 'cpu')"
+    written = tmp_path / "python.pid"
+    with subprocess.Popen([sys.executable, "-c", code, path], cwd=REPOSITORY) as runner:
+        wait_until(written.exists)
+        runner.kill()
+    wait_until(lambda: not _runs(int(written.read_text())))
+
+
+def _seen(folder: Path, kind: str, **named: str) -> dict[str, str]:
+    """The environment in which a framework is imported to see what it can do."""
+    code = f"import json, os\njson.dump(dict(os.environ), open({str(folder / 'seen')!r}, 'w'))\n"
+    environment = _package(folder / "p", "torch", code) | {"HF_TOKEN": "x", "PYTHONHOME": "/x", "OMP_NUM_THREADS": "3"}
+    with pytest.raises(AibenchError, match="AttributeError"):
+        choose(_environment(folder / "a"), "torch", kind, environment=environment, **named)
+    seen: dict[str, str] = json.loads((folder / "seen").read_text())
+    return seen
+
+
+def test_framework_is_inspected_with_a_workers_environment(tmp_path: Path) -> None:
+    seen = _seen(tmp_path, "cpu")
+    assert (seen["OMP_NUM_THREADS"], seen["CUDA_VISIBLE_DEVICES"]) == ("3", "")
+    assert {"HF_TOKEN", "PYTHONHOME"}.isdisjoint(seen)
+
+
+def test_framework_is_inspected_with_one_visible_device(tmp_path: Path) -> None:
+    assert _seen(tmp_path, "cuda", device="GPU-7")["CUDA_VISIBLE_DEVICES"] == "GPU-7"
+
+
+def test_shim_is_asked_with_its_own_variables_and_then_passed_by(tmp_path: Path) -> None:
+    """A worker has no PYENV_VERSION, so what is inspected and run is the Python that the shim means with it."""
+    real = _environment(tmp_path / "a")
+    _script(tmp_path / "shims" / "python3", f'[ "$PYENV_VERSION" = a ] && exec {real} "$@"; exit 1')
+    code = "__version__ = '9'\nclass version: cuda = None\nclass __config__: show = staticmethod(str)\n"
+    environment = {"PATH": str(tmp_path / "shims"), "PYENV_VERSION": "a"}
+    environment["PYTHONPATH"] = _package(tmp_path / "p", "torch", code)["PYTHONPATH"]
+    assert choose("auto", "torch", "cpu", environment=environment).path == real
 
 
 def _runs(pid: int) -> bool:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.launch.environment import is_allowed, trial_environment
+from engine.launch.environment import trial_environment
+from engine.variables import is_allowed, worker_environment
 
 
 def of(source: dict[str, str], device: str = "GPU-1", kind: str = "cuda") -> dict[str, str]:
@@ -31,6 +32,7 @@ def test_what_a_trial_gets_of_an_empty_environment() -> None:
         "CUDA_CACHE_PATH": "/run1/scratch/t0001/cuda",
         "MPLCONFIGDIR": "/run1/scratch/t0001/matplotlib",
         "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
         "CUDA_VISIBLE_DEVICES": "GPU-1",
         "AIBENCH_RUN_ID": "run1",
         "AIBENCH_TRIAL_ID": "t0001",
@@ -56,6 +58,7 @@ def test_what_tunes_or_finds_a_framework_is_kept(name: str) -> None:
         "AWS_ACCESS_KEY_ID", "NVIDIA_API_KEY", "TORCH_HUB_TOKEN", "JAX_SECRET", "CUDA_PASSWORD", "NCCL_credential",
         "LC_PASSWD", "LD_PRELOAD", "SSH_AUTH_SOCK", "HTTP_PROXY", "PYTHONSTARTUP", "PYTHONHOME", "AIBENCH_SOMETHING",
         "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "JAX_COMPILATION_CACHE_DIR", "",
+        "NVIDIA_AUTH_HEADER",
     ],
 )  # fmt: skip
 def test_what_is_secret_or_would_make_arms_differ_is_not(name: str) -> None:
@@ -69,3 +72,14 @@ def test_on_the_cpu_no_accelerator_is_visible() -> None:
 
 def test_the_programs_own_values_win() -> None:
     assert of({"CUDA_CACHE_PATH": "/home/cache", "TMPDIR": "/tmp", "CUDA_VISIBLE_DEVICES": "3"}) == of({})
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "visible"), [("GPU-1", "cuda", "GPU-1"), ("", "cuda", "3"), ("cpu", "cpu", ""), ("", "cpu", "")]
+)
+def test_the_devices_that_a_worker_sees(device: str, kind: str, visible: str) -> None:
+    assert worker_environment({"CUDA_VISIBLE_DEVICES": "3"}, device, kind) == {"CUDA_VISIBLE_DEVICES": visible}
+
+
+def test_a_worker_for_no_named_device_sees_what_there_is() -> None:
+    assert worker_environment({}, "", "cuda") == {}

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from engine.launch import mounts
 from engine.launch.mounts import mounted_below_root
+
+MNT_DETACH = 2
 
 MOUNTINFO = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 24 27 0:6 / /dev rw,relatime - devtmpfs devtmpfs rw
@@ -33,3 +41,37 @@ def test_what_is_bound_and_what_is_left_out(tmp_path: Path) -> None:
 
 def test_this_machine(tmp_path: Path) -> None:
     assert all(Path(point).is_absolute() and point != "/" for point in mounted_below_root())
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[Path]:
+    """A FUSE mount whose server never answers: we hold its device and read no request from it."""
+    point = tmp_path / "hanging"
+    point.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"cannot here: /dev/fuse: {error.strerror}")
+    options = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
+    if libc.mount(b"hanging", bytes(point), b"fuse.hanging", 0, options.encode()) != 0:
+        os.close(device)
+        pytest.skip(f"cannot here: mount of FUSE: {os.strerror(ctypes.get_errno())}")
+    yield point
+    os.close(device)
+    libc.umount2(bytes(point), MNT_DETACH)
+
+
+def test_a_file_system_whose_server_hangs_is_left_out_and_asked_once(
+    hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "ENTER_LIMIT_S", 0.5)
+    assert str(hanging) not in mounted_below_root()
+    monkeypatch.setattr(mounts, "run_bounded", None)
+    assert str(hanging) not in mounted_below_root()
+
+
+def test_a_file_system_of_another_program_that_answers_is_bound(tmp_path: Path) -> None:
+    path = tmp_path / "mountinfo"
+    path.write_text(f"37 27 0:56 / {tmp_path} rw - fuse.sshfs host: rw\n")
+    assert mounted_below_root(path) == [str(tmp_path)]

@@ -13,6 +13,8 @@ from engine.launch import containers, oci
 from engine.launch.base import Launch, TrialFiles, keeper_command
 from engine.launch.oci import OciLauncher
 from engine.plan import Environment
+from engine.values import Missing
+from tests.worker.keeping import is_alive, wait_until
 
 FILES = TrialFiles(stage=Path("/r/stage"), spec=Path("/r/scratch/t0001/s"), scratch=Path("/r/scratch/t0001"))
 
@@ -94,7 +96,7 @@ def test_the_limits_of_the_plan() -> None:
     limits = {"--cpus=0.5", "--memory=2g", "--cpuset-cpus=0-3", "--shm-size=1g", "--network=none"}
     assert limits <= set(argv)
     assert OciLauncher(environment, "python3", "cpu", "cpu").describe() == {
-        "runtime": "",
+        "runtime": Missing("exit code 1", "podman"),
         "software": "the host's own, under an overlay",
         "network": "none",
         "limit_cpus": "0.5",
@@ -171,10 +173,34 @@ def answering(machine: Path, script: str) -> None:
 def test_a_runtime_that_hangs(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answering(machine, "exec /bin/sleep 600")
     monkeypatch.setattr(containers, "CALL_LIMIT_S", 0.2)
-    with pytest.raises(AibenchError, match="no answer to `ps` within") as error:
+    with pytest.raises(AibenchError, match=r"podman does not answer: `ps`: no end within 0\.2 s") as error:
         oci.list_ours("podman")
     assert error.value.code == exits.NOT_READY
     assert not oci.remove("podman", "aibench-run1-t0001", "run1")
+
+
+def test_a_runtime_that_hangs_leaves_nothing_of_its_own_behind(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the client alone ends, but what it started too."""
+    answering(machine, "/bin/sleep 600 & echo $! > $0.pid; wait")
+    monkeypatch.setattr(containers, "CALL_LIMIT_S", 0.5)
+    with pytest.raises(AibenchError, match="no end within"):
+        oci.list_ours("podman")
+    sleeper = int((machine / "podman.pid").read_text())
+    wait_until(lambda: not is_alive(sleeper))
+
+
+def test_a_runtime_that_prints_for_ever(machine: Path) -> None:
+    answering(machine, "while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done")
+    version = containers.runtime_version("podman")
+    assert isinstance(version, Missing)
+    assert "more than 1048576 bytes of output" in version.missing
+
+
+def test_the_version_of_a_runtime_that_does_not_say_it(machine: Path) -> None:
+    answering(machine, "echo 'cannot open \033[2Jstore' >&2; exit 125")
+    assert containers.runtime_version("podman") == Missing("cannot open ␛[2Jstore", "podman")
+    answering(machine, "exit 0")
+    assert containers.runtime_version("podman") == Missing("it says nothing", "podman")
 
 
 def test_a_runtime_whose_daemon_is_down(machine: Path) -> None:

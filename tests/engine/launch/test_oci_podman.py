@@ -171,4 +171,4 @@ def test_a_foreign_container_is_never_touched(run: str) -> None:
 
 def test_the_runtime_describes_itself() -> None:
     facts = OciLauncher(Environment(kind="podman"), PYTHON, "cpu", "cpu").describe()
-    assert facts["runtime"].startswith("podman version ")
+    assert str(facts["runtime"]).startswith("podman version ")

@@ -46,8 +46,8 @@ def test_rapl_adds_packages_and_neither_psys_nor_subzones_nor_the_mmio_twin(tmp_
     for folder in folders:
         _write(folder / "energy_uj", "50001000")
     clock.now = 2.0
-    assert list(rapl.read()) == pytest.approx([100.0, 50.0])
-    assert first[0] == 0.0
+    assert list(rapl.read()) == pytest.approx([100.002, 50.0])
+    assert first[0] == pytest.approx(0.002)
     assert isinstance(first[1], Missing)
     assert "2 packages" in rapl.reader().source
 
@@ -55,20 +55,31 @@ def test_rapl_adds_packages_and_neither_psys_nor_subzones_nor_the_mmio_twin(tmp_
 def test_rapl_counter_that_wraps_goes_on_counting(tmp_path: Path) -> None:
     folder = _zone(tmp_path, "intel-rapl:0", "package-0", 65_000_000_000)
     rapl = Rapl(tmp_path)
-    rapl.read()
+    assert rapl.read()[0] == pytest.approx(65_000.0)
     _write(folder / "energy_uj", "467389013")
-    assert rapl.read()[0] == pytest.approx(1000.0)
+    assert rapl.read()[0] == pytest.approx(66_000.0)
+    _write(folder / "energy_uj", "468389013")
+    assert rapl.read()[0] == pytest.approx(66_001.0)
 
 
-def test_rapl_counter_that_goes_back_without_a_range_is_missing_and_not_negative(tmp_path: Path) -> None:
-    folder = _zone(tmp_path, "intel-rapl:0", "package-0", 9_000_000, range_uj=None)
-    rapl = Rapl(tmp_path)
+@pytest.mark.parametrize("range_uj", [None, 7_000_000])
+def test_rapl_counter_that_goes_back_without_a_range_is_missing_and_not_negative(
+    tmp_path: Path, range_uj: int | None
+) -> None:
+    folder = _zone(tmp_path, "intel-rapl:0", "package-0", 9_000_000, range_uj)
+    clock = _Clock()
+    rapl = Rapl(tmp_path, clock)
     rapl.read()
     _write(folder / "energy_uj", "1000000")
     with pytest.raises(Unreadable, match="range is not known"):
         rapl.read()
-    _write(folder / "energy_uj", "3000000")
-    assert rapl.read()[0] == pytest.approx(2.0)
+    powers = []
+    for clock.now, energy_uj in ((2.0, 3_000_000), (4.0, 4_000_000)):
+        _write(folder / "energy_uj", str(energy_uj))
+        energy_j, power_w = rapl.read()
+        assert energy_j == pytest.approx(energy_uj * 1e-6)
+        powers.append(power_w)
+    assert powers == [Missing("RAPL: power needs two readings"), pytest.approx(0.5)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become a user who may not read the file")
@@ -141,7 +152,7 @@ def test_process_reads_the_given_sysfs_and_says_what_is_missing(tmp_path: Path) 
         assert telemetry.end() == 0
     assert slow["cpu_clock_mhz"] == 2500
     assert {"cpu_pressure_s", "memory_pressure_s", "io_pressure_s"} <= set(slow) | set(sources.missing)
-    assert fast["cpu_energy_j"] == 0.0
+    assert fast["cpu_energy_j"] == pytest.approx(7e-6)
     assert 0 <= fast["cpu_utilisation_percent"] <= 100
     assert fast["memory_used_bytes"] > 0
     assert sources.missing["cpu_temperature_c"] == "hwmon: the kernel offers no processor temperature"

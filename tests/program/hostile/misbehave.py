@@ -96,6 +96,14 @@ def _escape() -> None:
         os._exit(0)
 
 
+def _brood() -> None:
+    """A daemon as in _escape, and then no end: whoever ends the worker has the daemon to end as well."""
+    if os.fork() == 0:
+        os.setsid()
+        os.execvp("sleep", ["sleep", "600"])
+    _hang()
+
+
 def _raises() -> None:
     raise RuntimeError("bad \x1b]0;owned\x07 thing\nsecond line")
 
@@ -117,6 +125,7 @@ BEHAVIOURS: dict[str, Callable[[], None]] = {
     "flood": _flood,
     "memory": _memory,
     "escape": _escape,
+    "brood": _brood,
     "raises": _raises,
     "escape codes": _escape_codes,
     "nothing": lambda: None,
