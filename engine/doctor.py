@@ -6,7 +6,7 @@ import platform
 import resource
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -15,9 +15,8 @@ import msgspec
 from engine import files, sessions
 from engine.errors import AibenchError
 from engine.hardware.interpreters import Interpreter, choose
-from engine.hardware.inventory import Inventory, discover
+from engine.hardware.inventory import Inventory, discover, first_of_kinds
 from engine.locks import device_lock_folder, runtime_folder
-from engine.session import Device
 from engine.sweep import leftovers
 from engine.text import clean
 
@@ -57,14 +56,6 @@ def interpreter_for_auto(python: str, framework: str) -> Interpreter:
     devices = inventory.accelerators or inventory.devices
     found = [choose(python, framework, kind, device=device) for kind, device in first_of_kinds(devices).items()]
     return found[0]
-
-
-def first_of_kinds(devices: Iterable[Device]) -> dict[str, str]:
-    """The first device of each kind: one is enough to see whether a framework can use the kind."""
-    first: dict[str, str] = {}
-    for device in devices:
-        first.setdefault(device.kind, device.device)
-    return first
 
 
 def _guarded(name: str, group: Iterator[Check]) -> Iterator[Check]:

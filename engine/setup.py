@@ -16,7 +16,7 @@ from engine.errors import AibenchError
 from engine.events import Anchor, RunStarted, TrialEnd, TrialEnded, WorkerResult
 from engine.hardware.fingerprint import fingerprint
 from engine.hardware.interpreters import Interpreter, choose
-from engine.hardware.inventory import Inventory, discover
+from engine.hardware.inventory import Inventory, discover, first_of_kinds
 from engine.journal import read_events
 from engine.launch import launcher_for
 from engine.plan import Plan, PlannedTrial
@@ -170,8 +170,8 @@ def _pythons(plan: Plan, devices: tuple[Device, ...]) -> dict[tuple[str, str], I
     if all(find(choice.id).CARD.frameworks == ("python",) for choice in plan.scenarios):
         return {}
     found: dict[tuple[str, str], Interpreter] = {}
-    for kind in dict.fromkeys(device.kind for device in devices):
-        interpreter = choose(plan.target.python, plan.target.framework, kind)
+    for kind, device in first_of_kinds(devices).items():
+        interpreter = choose(plan.target.python, plan.target.framework, kind, device=device)
         found[interpreter.framework, kind] = interpreter
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 
@@ -109,3 +110,11 @@ def _unfinished(finished: Finished, step: str) -> str:
     last = finished.error_tail.strip().split(b"\n")[-1]
     said = f" ({clean(last, 200)})" if last else ""
     return f"the hardware probe did not finish: {finished.ended or 'it ended early'} while {step}{said}"
+
+
+def first_of_kinds(devices: Iterable[Device]) -> dict[str, str]:
+    """The first device of each kind: one is enough to see whether a framework can use the kind."""
+    first: dict[str, str] = {}
+    for device in devices:
+        first.setdefault(device.kind, device.device)
+    return first

@@ -99,12 +99,13 @@ def _blas(config: str) -> str:
 
 def _jax(kind: str, versions: "dict[str, str]") -> "tuple[int, str]":
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # asking must not take the GPU's memory
-    os.environ["JAX_PLATFORMS"] = kind  # as the worker has it; other platforms' devices are not opened to look
+    # Whatever the user prefers, as in the worker; the CPU beside it, since JAX without any platform gives no reason.
+    os.environ["JAX_PLATFORMS"] = "cpu" if kind == "cpu" else f"{kind},cpu"
     import jax
 
     versions["jax"] = str(jax.__version__)
     versions["jaxlib"] = _version("jaxlib")
-    devices = jax.devices()
+    devices = jax.devices("cpu" if kind == "cpu" else "gpu")
     versions["jax_platform"] = str(devices[0].client.platform_version).split("\n")[0]
     return len(devices), ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -25,7 +26,7 @@ from engine.events import RunStarted, TrialEnded
 from engine.journal import read_events
 from engine.session import Session
 from tests.engine.launch.podman import configure, containers_of
-from tests.program import Program, wait_for, write_plan
+from tests.program import Program, processes, run_of, wait_for, write_plan
 from tests.program.victims import RUN_ENDS_WITH, Found, Victim, aim, containers_left, left_behind, of_run
 
 SEED = 20260
@@ -34,32 +35,59 @@ END_S = 20.0
 TRIES = 20
 """A run that was over at its moment is run again; so many misses in a row are a fault of the test."""
 
-BARE = ("owner", "runner", "telemetry", "probe", "keeper", "worker")
-TORCH_ROLES = ("inspection", "runner", "owner", "worker", "keeper")
-CONTAINER_ROLES = ("owner", "runner", "guard", "client", "conmon", "keeper", "worker")
+BARE = ("owner", "runner", "telemetry", "keeper", "worker")
+CONTAINER = ("owner", "runner", "guard", "client", "conmon", "keeper", "worker")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of run to shoot at, and about how long it prepares and then measures, in seconds.
+    """A kind of run to shoot at: about how long it prepares and then measures, in seconds, and whom to hit when.
 
     A run of `short` trials ends by itself, and kills fall between its trials too. In one that is not short, a worker
     with a daemon of its own hangs for ever, so that what is left two seconds after a kill would still be there.
+    One kill in `early_one_in` comes while the run still prepares.
     """
 
     name: str
-    roles: tuple[str, ...]
     prepares_s: float
     measures_s: float
+    roles: tuple[str, ...] = BARE
+    early_roles: tuple[str, ...] = ("probe", "runner", "probe", "owner")
+    early_one_in: int = 4
     short: bool = True
     env: str = "bare"
 
 
-BUSY = Kind("busy", BARE, 1.0, 2.0)
-HANGING = Kind("hanging", BARE, 1.0, 1.5, short=False)
-TORCH = Kind("torch", TORCH_ROLES, 3.0, 3.0)
-BUSY_CONTAINERS = Kind("busy containers", CONTAINER_ROLES, 1.0, 3.0, env="podman")
-HANGING_CONTAINER = Kind("hanging container", CONTAINER_ROLES, 1.0, 1.5, short=False, env="podman")
+BUSY = Kind("busy", 0.8, 2.0)
+HANGING = Kind("hanging", 0.8, 1.5, short=False)
+TORCH = Kind("torch", 2.5, 3.0, ("worker", "keeper", "runner"), ("inspection", "runner"), early_one_in=2)
+BUSY_CONTAINERS = Kind("busy containers", 1.0, 3.0, CONTAINER, env="podman")
+HANGING_CONTAINER = Kind("hanging container", 1.0, 1.5, CONTAINER, short=False, env="podman")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Whom to hit and when: in a random moment while the run prepares (`early`) or after its first trial began.
+
+    Where no such process is alive in that moment, another one of the run is hit.
+    """
+
+    number: int
+    kind: Kind
+    early: bool
+    role: str
+
+
+def targets(*counts: tuple[Kind, int]) -> list[Target]:
+    """So many targets of each kind, the roles in turn, shuffled so that cheap and costly runs mix."""
+    found: list[Target] = []
+    for kind, count in counts:
+        early, late = itertools.cycle(kind.early_roles), itertools.cycle(kind.roles)
+        for number in range(count):
+            is_early = number % kind.early_one_in == 0
+            found.append(Target(len(found), kind, is_early, next(early if is_early else late)))
+    random.Random(SEED).shuffle(found)
+    return found
 
 
 @dataclass(frozen=True)
@@ -95,42 +123,40 @@ def start(program: Program, kind: Kind) -> subprocess.Popen[bytes]:
     )
 
 
-def shoot(number: int, kind: Kind, program: Program) -> Shot:
+def shoot(target: Target, program: Program) -> Shot:
     """One run and one kill, after a random time, of a process of it."""
-    chance = random.Random(SEED + number)
+    chance = random.Random(SEED + target.number)
     for attempt in range(TRIES):
-        tried = replace(program, home=program.home / f"{number}-{attempt}")
+        tried = replace(program, home=program.home / f"{target.number}-{attempt}")
         tried.home.mkdir()
-        if kind.env == "podman":  # by a configuration of its own, podman's processes can be told from another run's
+        if target.kind.env == "podman":  # by a configuration of its own, podman's processes are known to be this run's
             own = shutil.copy(os.environ["CONTAINERS_CONF"], tried.home)
             tried.extra_env = {"CONTAINERS_CONF": str(own)}
-        process = start(tried, kind)
-        moment = await_moment(number, kind, tried, chance)
-        victim = aim(tried, process.pid, kind.roles[number % len(kind.roles)], chance)
+        process = start(tried, target.kind)
+        moment = await_moment(target, tried, chance)
+        victim = aim(tried, process.pid, target.role, chance)
         if victim is not None:
-            return hit(Shot(number, kind.name, moment, victim), kind, tried, process)
+            return hit(Shot(target.number, target.kind.name, moment, victim), target.kind, tried, process)
         process.wait(timeout=60)
     raise AssertionError(f"no run of {TRIES} lasted until its moment")
 
 
-def await_moment(number: int, kind: Kind, program: Program, chance: random.Random) -> str:
-    """Every fourth kill comes while the run looks for devices and interpreters, the others after its first trial began.
+def await_moment(target: Target, program: Program, chance: random.Random) -> str:
+    """Wait for the target's moment, and say when it was.
 
-    On a busy machine the former takes longer, so that otherwise it would get most of the kills.
+    The first trial is waited for, since a busy machine takes long over what comes before it.
     """
-    if number % 4 == 0:
-        after, pause_s = "the start", chance.uniform(0.05, kind.prepares_s)
+    if target.early:
+        after, pause_s = "the start", chance.uniform(0.05, target.kind.prepares_s)
     else:
-        after, pause_s = "the first trial's start", chance.uniform(0.0, kind.measures_s)
-        journals = program.sessions.glob
-        wait_for(
-            lambda: any(b'"trial_started"' in path.read_bytes() for path in journals("*/journal.jsonl")),
-            60,
-            "the first trial",
-            pause_s=0.05,
-        )
+        after, pause_s = "the first trial's start", chance.uniform(0.0, target.kind.measures_s)
+        wait_for(lambda: _journal_has(program, b'"trial_started"'), 60, "the first trial", pause_s=0.05)
     time.sleep(pause_s)
     return f"{pause_s:.2f} s after {after}"
+
+
+def _journal_has(program: Program, text: bytes) -> bool:
+    return any(text in path.read_bytes() for path in program.sessions.glob(f"*/{runfolder.JOURNAL}"))
 
 
 def hit(shot: Shot, kind: Kind, program: Program, process: subprocess.Popen[bytes]) -> Shot:
@@ -153,14 +179,17 @@ def hit(shot: Shot, kind: Kind, program: Program, process: subprocess.Popen[byte
 
 
 def await_end(program: Program) -> list[Found]:
-    """Wait until no process of the run is left; those that stay are ended here and returned."""
+    """Wait until no process of the run is left; those that stay are ended here and returned.
+
+    A conmon whose client died while it started a container may stay: it is podman's, and holds nothing.
+    """
     end = time.monotonic() + END_S
-    while (found := of_run(program, 0)) and time.monotonic() < end:
+    while (found := of_run(program, 0)) and time.monotonic() < end and {each.role for each in found} != {"conmon"}:
         time.sleep(0.2)
     for each in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(each.process.pid, signal.SIGKILL)
-    return found
+    return [each for each in found if each.role != "conmon"]
 
 
 def containers(program: Program) -> list[str]:
@@ -221,35 +250,118 @@ def _disturbed(shot: Shot, kind: Kind, session: Session) -> Iterable[str]:
                 yield f"{trial.trial} {trial.outcome}: {trial.reason}"
 
 
-def fire(kinds: Sequence[Kind], program: Program, wanted: Sequence[str]) -> None:
-    """A kill for each of `kinds`; every one must have left and lost nothing, and every wanted role must be hit."""
-    numbered = list(enumerate(kinds))
-    random.Random(SEED).shuffle(numbered)
+def fire(aims: Sequence[Target], program: Program) -> None:
+    """Every kill must leave and lose nothing, and a process of every role must have been hit."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        shots = list(pool.map(lambda each: shoot(each[0], each[1], program), numbered))
+        shots = list(pool.map(lambda target: shoot(target, program), aims))
     bad = [shot for shot in shots if shot.left or shot.lost or shot.unreported or shot.disturbed]
     hits = Counter(shot.victim.role for shot in shots)
     print(f"victims and outcomes: {Counter((shot.victim.role, shot.outcome) for shot in shots)}", *bad, sep="\n")
     assert not bad, f"{len(bad)} of {len(shots)} kills, with victims {dict(hits)}; the first: {bad[0]}"
-    assert hits.keys() >= set(wanted)
+    assert hits.keys() >= {target.role for target in aims}, hits
 
 
 @pytest.mark.timeout(400)
 def test_kills_lose_nothing_and_leave_nothing(hostile: Program) -> None:
-    fire([BUSY] * 102 + [HANGING] * 70, hostile, BARE)
+    fire(targets((BUSY, 102), (HANGING, 70)), hostile)
 
 
 @pytest.mark.timeout(200)
 def test_kills_of_runs_with_torch_lose_nothing_and_leave_nothing(hostile: Program) -> None:
     pytest.importorskip("torch", reason="cannot here: no torch in the tests' interpreter")
     hostile.extra_env = {"OMP_NUM_THREADS": "1"}
-    fire([TORCH] * 10, hostile, TORCH_ROLES)
+    fire(targets((TORCH, 10)), hostile)
 
 
 @pytest.mark.timeout(200)
 def test_kills_of_runs_with_containers_lose_nothing_and_leave_nothing(
     hostile: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hostile.home.mkdir(exist_ok=True)
     configure(hostile.home, monkeypatch)
-    fire([BUSY_CONTAINERS] * 9 + [HANGING_CONTAINER] * 9, hostile, CONTAINER_ROLES)
+    fire(targets((BUSY_CONTAINERS, 9), (HANGING_CONTAINER, 9)), hostile)
+
+
+def processes_of(program: Program, process: subprocess.Popen[bytes], *roles: str) -> list[int]:
+    """The living processes of the run in these roles."""
+    return [each.process.pid for each in of_run(program, process.pid) if each.role in roles]
+
+
+def hang(program: Program, how: str) -> subprocess.Popen[bytes]:
+    """A run whose first trial hangs now, with a good one after it."""
+    plan = write_plan(program, how)
+    process = program.start("run", "--plan", str(plan), "--json", "--out", str(program.sessions))
+    wait_for(lambda: _journal_has(program, b'"name":"setup"'), what="the hanging trial")
+    if how == "brood":
+        wait_for(lambda: processes_of(program, process, "sleep"), what="the worker's daemon")
+    return process
+
+
+@pytest.mark.parametrize("how", ["hang", "brood"])
+def test_a_killed_keeper_fails_its_trial_and_the_run_goes_on(hostile: Program, how: str) -> None:
+    process = hang(hostile, how)
+    (keeper,) = processes_of(hostile, process, "keeper")
+    trial = processes_of(hostile, process, "worker", "sleep")
+    os.kill(keeper, signal.SIGKILL)
+    wait_for(lambda: not set(trial) & {each.pid for each in processes()}, 2.0, "the end of the trial")
+    out, err = process.communicate(timeout=60)
+    outcomes = {trial["scenario"]: (trial["outcome"], trial["reason"]) for trial in json.loads(out)["trials"]}
+    assert outcomes["hostile/misbehave"][0] == "failed"
+    assert "keeper was killed" in outcomes["hostile/misbehave"][1]
+    assert outcomes["harness/floor"][0] == "completed"
+    assert process.returncode == 1, err.decode()
+
+
+def test_a_killed_runner_is_reported_and_its_run_resumed(hostile: Program) -> None:
+    process = hang(hostile, "brood")
+    (runner,) = processes_of(hostile, process, "runner")
+    os.kill(runner, signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 3
+    assert b"killed or power lost" in err
+    assert b"--resume" in err.splitlines()[-1]
+    wait_for(lambda: not of_run(hostile, 0), 2.0, "the end of the trial")
+    (folder,) = hostile.folders()
+    session = sessions.load(folder)
+    assert session.outcome == "aborted"
+    assert [trial.outcome for trial in session.trials] == ["aborted", "not_run"]
+    assert run_of(folder) == session.run
+
+
+def test_a_runner_killed_together_with_its_keeper_leaves_no_worker(hostile: Program) -> None:
+    """The worker's own death signal is all that is left then; what the worker started would not have one."""
+    process = hang(hostile, "hang")
+    both = processes_of(hostile, process, "runner", "keeper")
+    assert len(both) == 2
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that neither sees the other's end
+        for pid in both:
+            os.kill(pid, number)
+    wait_for(lambda: not processes_of(hostile, process, "worker"), 2.0, "the worker's end")
+    process.communicate(timeout=30)
+    assert process.returncode == 3
+
+
+def test_a_runner_that_stands_still_for_seconds_completes_its_run(hostile: Program) -> None:
+    plan = write_plan(hostile, "nothing", seconds=0.1, repeat=4)
+    process = hostile.start("run", "--plan", str(plan), "--json", "--out", str(hostile.sessions))
+    wait_for(lambda: _journal_has(hostile, b'"trial_ended"'), what="the end of the first trial")
+    (runner,) = processes_of(hostile, process, "runner")
+    os.kill(runner, signal.SIGSTOP)
+    time.sleep(3.0)
+    os.kill(runner, signal.SIGCONT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err.decode()
+    assert [trial["outcome"] for trial in json.loads(out)["trials"]] == ["completed"] * 8
+
+
+def test_a_runner_killed_while_it_inspects_an_interpreter_leaves_no_inspection(hostile: Program) -> None:
+    python = hostile.home / "python3"
+    python.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(600)\n")
+    python.chmod(0o700)
+    arguments = ("--scenario", "gemm", "--devices", "cpu", "--python", str(python), "--out", str(hostile.sessions))
+    process = hostile.start("run", *arguments)
+    wait_for(lambda: processes_of(hostile, process, "inspection"), what="the inspection")
+    (runner,) = processes_of(hostile, process, "runner")
+    os.kill(runner, signal.SIGKILL)
+    wait_for(lambda: not processes_of(hostile, process, "inspection"), 2.0, "the end of the inspection")
+    process.communicate(timeout=30)
+    assert process.returncode == 3
