@@ -21,6 +21,9 @@ from engine.text import clean
 MAX_PLAN_BYTES = 1024**2
 MAX_SESSION_BYTES = 16 * 1024**2
 
+PATH_LIMIT = 500
+"""Characters of a path in a message."""
+
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 _ELSEWHERE = "or name another folder with --out"
@@ -39,6 +42,15 @@ _REMEDIES = {
     errno.ESTALE: "the network file system lost it: mount it again",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.EEXIST: "name another file or remove it",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
+    errno.ENOMEM: "raise the limit of memory (ulimit -v) or free some",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u)",
+    errno.EINVAL: "name another file",
+}
+_READ_REMEDIES = dict.fromkeys((errno.EACCES, errno.EPERM), "read it as its owner or as root") | {
+    errno.ENOENT: "check the path",
+    errno.ENAMETOOLONG: "name a shorter path",
+    errno.EINVAL: "check the disk",
 }
 
 
@@ -47,9 +59,9 @@ class FileError(AibenchError, OSError):
 
     def __init__(self, error: OSError, path: Path | str, doing: str, *, code: int = exits.INCOMPLETE) -> None:
         reason = error.strerror or type(error).__name__
-        AibenchError.__init__(
-            self, f"cannot {doing} {clean(str(path))}: {reason}", _REMEDIES.get(error.errno or 0, ""), code=code
-        )
+        remedies = _REMEDIES | _READ_REMEDIES if doing == "read" else _REMEDIES
+        what = f"cannot {doing} {clean(str(path), PATH_LIMIT)}: {reason}"
+        AibenchError.__init__(self, what, remedies.get(error.errno or 0, ""), code=code)
         self.errno = error.errno
         self.strerror = reason
 
@@ -169,19 +181,23 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, *, is_new: bool = False, code: int = exits.INCOMPLETE) -> Iterator[IO[bytes]]:
     """A stream whose bytes take the place of `path` once the block has ended well: synced, renamed, folder synced.
 
-    Where the block or the disk fails, the old file stays and nothing is left beside it. Raises FileError.
+    Where the block or the disk fails, the old file stays and nothing is left beside it. Raises FileError, with `code`
+    where nothing can be begun: at what is no regular file, which a rename would take away, or with `is_new` any file.
     """
     temporary = path.parent / f".{path.name[:200]}.{secrets.token_hex(4)}.tmp"
-    with explained(path, "write"):
+    with explained(path, "write", code=code):
+        _check_place(path, is_new=is_new)
         stream = os.fdopen(os.open(temporary, _CREATE | os.O_EXCL, 0o600), "wb")
+    with explained(path, "write"):
         try:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
             stream.close()
+            _check_place(path, is_new=is_new)  # once more: it may have taken long to fill
             os.rename(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -189,6 +205,21 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             remove(temporary)
             raise
         fsync_folder(path.parent)
+
+
+def _check_place(path: Path, *, is_new: bool) -> None:
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    if is_new:
+        raise FileExistsError(errno.EEXIST, "it is there already")
 
 
 def remove(path: Path) -> None:

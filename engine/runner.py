@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import shutil
 import time
@@ -47,10 +48,12 @@ from engine.sensors import Sensors
 from engine.series import SeriesWriter
 from engine.setup import Setup, anchor, chosen, group_of, python_of
 from engine.stage import stage
+from engine.strays import Strays
 from engine.text import clean
 from engine.trial import Ended, TrialRun
 from engine.trial_log import TrialLog
 from engine.version import VERSION
+from engine.worker.keeper import PR_SET_CHILD_SUBREAPER, prctl
 
 
 class Runner:
@@ -67,6 +70,7 @@ class Runner:
         self._outcomes: dict[str, TrialEnd] = dict(past.finished) if past else {}
         self._counts = dict(past.counts) if past else {}
         self._journal = JournalWriter(folder)
+        self._strays = Strays(self._run_id)
         self._current: TrialRun | None = None
         self._end: tuple[RunEnd, str] | None = None
         self._go_on = asyncio.Event()
@@ -144,16 +148,14 @@ class Runner:
 
     async def _run_trials(self) -> None:
         stage_folder = await asyncio.to_thread(stage, self._folder)
-        async with Guard(self._folder, self._run_id, needed=self._needs_guard()):
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a killed keeper leaves becomes ours: engine.strays
+        async with Guard(self._folder, self._run_id, functools.partial(self._notice, "warning", "guard")):
             for trial in self._setup.trials:
                 await self._go_on.wait()
                 if self._end is not None:
                     return
                 if trial.trial not in self._outcomes:
                     await self._run_trial(trial, stage_folder)
-
-    def _needs_guard(self) -> bool:
-        return any(environment.kind != "bare" for environment in self._plan.environments)
 
     async def _run_trial(self, trial: PlannedTrial, stage_folder: Path) -> None:
         token = secrets.token_hex(8)
@@ -198,7 +200,9 @@ class Runner:
             )
             await asyncio.to_thread(self._journal.sync)
         log = TrialLog(runfolder.trial_log(self._folder, trial.trial))
-        self._current = TrialRun(self._run_id, trial.trial, token, deadline_s, log, self._sensors, self._record)
+        self._current = TrialRun(
+            self._run_id, trial.trial, token, deadline_s, log, self._sensors, self._strays, self._record
+        )
         ended = await self._current.run(launch, self._locks.fds)
         self._current = None
         if launch.handle:

@@ -1,13 +1,12 @@
 """A session as TOML: read with bounds and suspicion, replaced atomically (docs/session-format.md).
 
-An absent value leaves its key out; `<key>_reason` (and `<key>_reason_source`) stands beside it. So no fact may have a
-name that ends in `_reason`. All measurements of a trial have one window and its telemetry, which is most of the file:
-it stands in the trial's first one, and one that has no `telemetry` key has that of the first.
+An absent value leaves its key out; `<key>_reason` (and `<key>_reason_source`) stands beside it (engine.toml). All
+measurements of a trial have one window and its telemetry, which is most of the file: it stands in the trial's first
+one, and one that has no `telemetry` key has that of the first.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from engine import exits, files
 from engine.errors import AibenchError
 from engine.session import SCHEMA, Measurement, Session
 from engine.text import clean
-from engine.toml import parse_toml, read_toml
-from engine.values import Missing
+from engine.toml import from_table, parse_toml, read_toml, to_table
 
 _TABLES = {"devices": "device", "trials": "trial", "measurements": "measurement"}
 """Fields that are arrays of tables, by the name a single one of them has in the file."""
@@ -48,7 +46,7 @@ def write_session(path: Path, session: Session) -> None:
 def dump_session(session: Session) -> str:
     """The TOML text of a session."""
     fields = msgspec.structs.asdict(session) | {"measurements": _rows(session.measurements)}
-    return tomli_w.dumps({_TABLES.get(name, name): value for name, value in _table(fields, "").items()})
+    return tomli_w.dumps({_TABLES.get(name, name): value for name, value in to_table(fields).items()})
 
 
 def read_session(path: Path) -> Session:
@@ -72,7 +70,7 @@ def _session(document: dict[str, Any], what: str) -> Session:
             f"{what}: schema {schema} is newer than this program's {SCHEMA}", "use the newer aibench-tui"
         )
     names = {short: name for name, short in _TABLES.items()}
-    fields = {names.get(key, key): value for key, value in _restored(document).items()}
+    fields = {names.get(key, key): value for key, value in from_table(document).items()}
     for name in _TABLES:
         fields.setdefault(name, [])
     _complete(fields["measurements"])
@@ -118,45 +116,6 @@ def _complete(measurements: Any) -> None:
         first.setdefault(trial, telemetry)
         for summary in (each for quantities in _tables(telemetry) for each in _tables(quantities)):
             summary.setdefault("is", "summary")
-
-
-def _plain(value: Any, where: str) -> Any:
-    if isinstance(value, msgspec.Struct):
-        return _table(msgspec.structs.asdict(value), where)
-    if isinstance(value, dict):
-        return _table(value, where)
-    if isinstance(value, tuple | list):
-        return [_plain(item, where) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise AibenchError(f"{where} is {value}, which no session can hold", code=exits.INCOMPLETE)
-    return clean(value, len(value)) if isinstance(value, str) else value
-
-
-def _table(values: dict[str, Any], where: str) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for key, value in values.items():
-        if not isinstance(value, Missing):
-            table[key] = _plain(value, f"{where}.{key}" if where else key)
-            continue
-        table[f"{key}_reason"] = clean(value.missing, len(value.missing))
-        if value.source:
-            table[f"{key}_reason_source"] = clean(value.source, len(value.source))
-    return table
-
-
-def _restored(value: Any) -> Any:
-    """The reverse of `_table`: a reason without its key becomes a missing value."""
-    if isinstance(value, list):
-        return [_restored(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    table = {key: _restored(item) for key, item in value.items()}
-    for reason in [key for key in table if key.endswith("_reason") and isinstance(table[key], str)]:
-        key = reason.removesuffix("_reason")
-        if key and key not in table:
-            missing = table.pop(reason)
-            table[key] = {"is": "missing", "missing": missing, "source": table.pop(f"{reason}_source", "")}
-    return table
 
 
 def _tables(value: Any) -> list[dict[str, Any]]:

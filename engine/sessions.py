@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
 
-from engine import runfolder
+from engine import exits, files, runfolder
 from engine.errors import AibenchError
 from engine.journal import read_events
 from engine.locks import is_running
@@ -18,6 +20,10 @@ from engine.text import clean
 
 LATEST = "latest"
 
+FOLDER_FORM = re.compile(r"[0-9]{8}-[0-9]{6}-.+-[0-9a-f]{6}", re.DOTALL)
+NAMED = 3
+"""How many of the sessions that match are named."""
+
 
 def default_folder() -> Path:
     """Where sessions go when nothing else is said: the user's own data folder."""
@@ -25,48 +31,86 @@ def default_folder() -> Path:
 
 
 def folders(parent: Path) -> Iterator[Path]:
-    """The run folders below `parent`, oldest first; nothing where there is no such folder."""
-    if parent.is_dir():
-        yield from sorted(entry for entry in parent.iterdir() if os.path.isfile(entry / runfolder.JOURNAL))
+    """The run folders below `parent`, oldest first; nothing where there is no such folder.
+
+    One that is named as a run's and cannot be looked into is among them, for `load` to say why. Raises FileError
+    (code 2) where `parent` cannot be read.
+    """
+    with files.explained(parent, "read", code=exits.USAGE):
+        try:
+            names = sorted(os.listdir(parent))
+        except (FileNotFoundError, NotADirectoryError):
+            names = []
+    yield from (parent / name for name in names if _is_run(parent / name))
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(folder / runfolder.JOURNAL).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return bool(FOLDER_FORM.fullmatch(folder.name))
 
 
 def locate(name: str, parent: Path) -> Path:
     """The run folder or session file that `name` means: a path, "latest", or a part of one folder's name.
 
-    Raises AibenchError (code 2) where that is none or several.
+    Raises AibenchError (code 2) where that is none or several, or cannot be looked into.
     """
     path = Path(os.path.expanduser(name))  # which leaves an unknown ~user as it is
     if os.sep in name or os.path.exists(path):
         return _existing(path)
     known = list(folders(parent))
-    if name == LATEST and known:
-        return known[-1]
+    where = clean(str(parent), files.PATH_LIMIT)
     if not known:
-        raise AibenchError(
-            f"there are no sessions in {clean(str(parent))}",
-            "`aibench-tui run` makes one; --folder names another place",
-        )
+        do = "`aibench-tui run` makes one; --folder names another place"
+        raise AibenchError(f"there are no sessions in {where}", do)
+    if name == LATEST:
+        return _existing(next(filter(_is_open, reversed(known)), known[-1]))
     found = [folder for folder in known if name in folder.name]
     if len(found) == 1:
-        return found[0]
+        return _existing(found[0])
     asked = repr(clean(name, 300))
-    what = f"{len(found)} sessions match {asked}" if found else f"no session matches {asked} in {clean(str(parent))}"
+    what = f"{len(found)} sessions match {asked}: {_some(found)}" if found else f"no session matches {asked} in {where}"
     raise AibenchError(what, "name a session's folder or a longer part of its name; `aibench-tui list` shows them")
 
 
+def _some(found: list[Path]) -> str:
+    more = [f"{len(found) - NAMED} more"] if len(found) > NAMED else []
+    return ", ".join([*(clean(folder.name, 100) for folder in found[:NAMED]), *more])
+
+
+def _is_open(folder: Path) -> bool:
+    """Whether we can look into a folder; in one that many share, "latest" is not somebody else's closed one."""
+    return os.path.isfile(folder / runfolder.JOURNAL)
+
+
 def load(path: Path) -> Session:
-    """The session of a run folder, folded from its journal, or of a session.toml on its own."""
-    if path.is_file():
+    """The session of a run folder, folded from its journal, or of a session.toml on its own.
+
+    Raises AibenchError (code 2) where it cannot be read.
+    """
+    if os.path.isfile(path):
         return read_session(path)
     journal = path / runfolder.JOURNAL
-    if journal.is_file():
+    if _is_file(journal):
         return fold(read_events(journal), alive=is_running(path))
     return read_session(path / runfolder.SESSION)
 
 
 def _existing(path: Path) -> Path:
-    # by os.path, since a Path's own tests raise for a name that is too long or in a folder closed to us
-    if any(map(os.path.isfile, (path, path / runfolder.JOURNAL, path / runfolder.SESSION))):
+    if any(map(_is_file, (path, path / runfolder.JOURNAL, path / runfolder.SESSION))):
         return path
     why = "holds no session" if os.path.isdir(path) else "is not there"
-    raise AibenchError(f"{clean(str(path))} {why}", "name a session's folder; `aibench-tui list` shows them")
+    what = f"{clean(str(path), files.PATH_LIMIT)} {why}"
+    raise AibenchError(what, "name a session's folder; `aibench-tui list` shows them")
+
+
+def _is_file(path: Path) -> bool:
+    """Raises FileError (code 2) where that cannot be told."""
+    with files.explained(path, "read", code=exits.USAGE):
+        try:
+            return stat.S_ISREG(os.stat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False

@@ -19,7 +19,7 @@ from engine.hardware.interpreters import Interpreter, choose
 from engine.hardware.inventory import Inventory, discover, first_of_kinds
 from engine.journal import read_events
 from engine.launch import launcher_for
-from engine.plan import Plan, PlannedTrial
+from engine.plan import Environment, Plan, PlannedTrial
 from engine.plan_file import check_plan
 from engine.registry import find
 from engine.schedule import expand, resolve_devices
@@ -187,15 +187,17 @@ def _facts(ground: Ground, pythons: dict[tuple[str, str], Interpreter]) -> dict[
     for (_, kind), interpreter in others:
         more = fingerprint(ground.inventory, interpreter)
         facts.update({f"{kind}_{name}": value for name, value in more.items() if facts.get(name) != value})
-    return {**facts, **_arms(ground, first[1].path)}
+    return {**facts, **arms(ground.devices, ground.plan.environments, first[1].path)}
 
 
-def _arms(ground: Ground, python: str) -> dict[str, Scalar | Missing]:
-    """What each arm says of itself; one that cannot run here is refused now, before any load."""
+def arms(
+    devices: tuple[Device, ...], environments: tuple[Environment, ...], python: str
+) -> dict[str, Scalar | Missing]:
+    """What each arm says of itself. Raises AibenchError for one that cannot run here, before any load."""
     return {
         f"arm_{environment.label}_{name}": value
-        for device in ground.devices
-        for environment in ground.plan.environments
+        for device in devices
+        for environment in environments
         for name, value in launcher_for(environment, python, device.device, device.kind).describe().items()
     }
 

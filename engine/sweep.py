@@ -1,7 +1,8 @@
 """What runs leave behind when they are killed: found by run id, and ended only where the run is known to be over.
 
-A run is alive as long as its run folder's lock is held (engine.locks.is_running). Every process of a trial carries
-the run's id and folder in its environment and every container in its labels, so whoever can see them can tell.
+Every process of a trial carries the run's id and folder in its environment and every container in its labels. Others
+may carry them too, so only the run's own folder tells whether it is over (engine.run_state); what cannot be decided
+by it is left alone and named.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import os
 import shutil
 import signal
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,9 +23,11 @@ from engine import runfolder
 from engine.control import SOCKET_SUFFIX, is_dead_socket
 from engine.errors import AibenchError
 from engine.launch import oci
-from engine.launch.containers import RUNTIMES
+from engine.launch.containers import RUNTIMES, Container
 from engine.launch.environment import RUN_FOLDER, RUN_ID, TRIAL_ID
-from engine.locks import is_running, runtime_folder
+from engine.locks import runtime_folder
+from engine.run_state import NotOver, Running, held_over
+from engine.setup import RUN_ID_FORM, TRIAL_ID_FORM
 from engine.text import clean
 from engine.worker.keeper import UNKILLABLE_S, environment, living
 
@@ -31,15 +35,18 @@ PAUSE_S = 0.01
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """Something of a run that is over. `run` and `detail` are clean, for people.
+    """Something of a run that is over or, with `why`, of one that may not be. `detail` and `why` are clean, for people.
 
-    `name` is a process id, a container's name or a path as it is, for finding it again: clean it before printing.
+    The others are as they are, for finding it again: clean them before printing. `name` is a process id, a container's
+    name or a path; `folder` is the run folder that the thing names.
     """
 
     kind: Literal["process", "container", "socket", "scratch"]
     run: str
     name: str
     detail: str
+    folder: str = ""
+    why: str = ""
 
 
 def kill_trial(run: str, trial: str) -> list[int]:
@@ -49,10 +56,10 @@ def kill_trial(run: str, trial: str) -> list[int]:
     """
     marks = {f"{RUN_ID}={run}".encode(), f"{TRIAL_ID}={trial}".encode()}
 
-    def is_meant(entries: set[bytes]) -> bool:
-        return marks <= entries
+    def is_meant(pid: int) -> bool:
+        return marks <= environment(pid)
 
-    return sorted(pid for pid in _kill_all(is_meant) if pid in living() and is_meant(environment(pid)))
+    return sorted(pid for pid in _kill_all(is_meant) if pid in living() and is_meant(pid))
 
 
 def leftovers(sessions: Iterable[Path] = (), run: str = "") -> list[Leftover]:
@@ -60,21 +67,45 @@ def leftovers(sessions: Iterable[Path] = (), run: str = "") -> list[Leftover]:
 
     `sessions` are run folders whose scratch folders are looked at. Processes are only those of our own user.
     """
-    found = [*_containers(), *_processes(), *_sockets(), *_scratch(sessions)]
-    return [leftover for leftover in found if run in ("", leftover.run)]
+    return [found for found in look(sessions) if not found.why and run in ("", found.run)]
+
+
+def look(sessions: Iterable[Path] = ()) -> list[Leftover]:
+    """What `leftovers` finds, and with `why` what looks like it and is left alone."""
+    return [*_containers(), *_processes(), *_sockets(), *_scratch(sessions)]
 
 
 def clean_up(found: Iterable[Leftover]) -> list[Leftover]:
     """End or remove what `leftovers` found, each after looking once more; returns what is still there."""
-    return [leftover for leftover in found if not _CLEANERS[leftover.kind](leftover)]
+    return [leftover for leftover in found if not _is_cleaned(leftover)]
 
 
-def _kill_all(is_meant: Callable[[set[bytes]], bool]) -> set[int]:
+def _is_cleaned(leftover: Leftover) -> bool:
+    try:
+        return not leftover.why and _CLEANERS[leftover.kind](leftover)
+    except (NotOver, OSError):  # taken up again meanwhile, or the disk does not let us
+        return False
+
+
+def _judged(leftover: Leftover) -> Leftover | None:
+    """The same with the reason to leave it alone, if there is one; None for what belongs to a living run."""
+    try:
+        if not os.path.isabs(leftover.folder):
+            raise NotOver("folder is not an absolute path")
+        with held_over(Path(leftover.folder), leftover.run):
+            return leftover
+    except Running:
+        return None
+    except NotOver as undecided:
+        return msgspec.structs.replace(leftover, why=undecided.why)
+
+
+def _kill_all(is_meant: Callable[[int], bool]) -> set[int]:
     """SIGKILL what matches until a look at /proc shows none, so that a process that forks meanwhile does not escape."""
     killed: set[int] = set()
     last_new = time.monotonic()
     while time.monotonic() - last_new < UNKILLABLE_S:
-        victims = {pid for pid in living() if pid != os.getpid() and is_meant(environment(pid))}
+        victims = {pid for pid in living() if pid != os.getpid() and is_meant(pid)}
         if not victims:
             break
         if not victims <= killed:
@@ -90,16 +121,17 @@ def _kill_all(is_meant: Callable[[set[bytes]], bool]) -> set[int]:
 def _processes() -> Iterator[Leftover]:
     for pid in living():
         run, folder = _marks_of(pid)
-        if run and folder and _is_own(pid) and not is_running(Path(folder)) and not _is_guard(pid):
-            detail = f"process {pid} ({_command(pid)}) of run {run}, whose runner is gone"
-            yield Leftover("process", run, str(pid), detail)
+        if run and folder and _is_own(pid) and not _is_guard(pid):
+            what = f"process {pid} ({_command(pid)}) of {clean(run, 100)}"
+            if found := _judged(Leftover("process", run, str(pid), what, folder)):
+                yield found
 
 
 def _marks_of(pid: int) -> tuple[str, str]:
-    """The run's id and folder that a process carries; empty where it carries none."""
+    """The run's id and folder that a process carries, as they are; empty where it carries none."""
     entries = dict(entry.partition(b"=")[::2] for entry in environment(pid))
     run, folder = entries.get(RUN_ID.encode(), b""), entries.get(RUN_FOLDER.encode(), b"")
-    return clean(run, 100), os.fsdecode(folder)
+    return os.fsdecode(run), os.fsdecode(folder)
 
 
 def _is_own(pid: int) -> bool:
@@ -126,46 +158,73 @@ def _command(pid: int) -> str:
 
 def _containers() -> Iterator[Leftover]:
     for container in _all_containers():
-        expired = time.time() > container.expires
-        if expired or (os.path.isdir(container.folder) and not is_running(Path(container.folder))):
-            why = "has expired" if expired else "has no runner any more"
-            detail = f"{container.runtime} container {container.name} of run {container.run}, which {why}"
-            yield Leftover("container", container.run, f"{container.runtime}:{container.name}", detail)
+        if found := _judged_container(container):
+            yield found
 
 
-def _all_containers() -> Iterator[oci.Container]:
+def _judged_container(container: Container) -> Leftover | None:
+    """A container is of a run only with all of our labels, and stays while neither the run nor its own time is over."""
+    what = f"{container.runtime} container {container.name}"
+    found = Leftover("container", container.run, f"{container.runtime}:{container.name}", what, container.folder)
+    if not (container.run and container.trial and container.folder and container.expires):
+        return msgspec.structs.replace(found, why="it lacks labels that ours have")
+    return found if _is_expired(container) else _judged(found)
+
+
+def _is_expired(container: Container) -> bool:
+    return time.time() > container.expires
+
+
+def _all_containers(run: str = "") -> Iterator[Container]:
     for runtime in RUNTIMES:
         with contextlib.suppress(AibenchError):  # not installed, or its daemon is down: nothing there could be ended
-            yield from oci.list_ours(runtime)
+            yield from oci.list_ours(runtime, run)
 
 
 def _sockets() -> Iterator[Leftover]:
     with contextlib.suppress(AibenchError):  # no runtime folder of ours: no sockets of ours
         for path in runtime_folder().glob(f"*{SOCKET_SUFFIX}"):
-            if is_dead_socket(path):
-                run = clean(path.name.removesuffix(SOCKET_SUFFIX), 100)
-                yield Leftover("socket", run, str(path), f"control socket {clean(str(path))}, which nobody serves")
+            run = path.name.removesuffix(SOCKET_SUFFIX)
+            if RUN_ID_FORM.fullmatch(run) and is_dead_socket(path):
+                yield Leftover("socket", run, str(path), f"control socket of {run}")
 
 
 def _scratch(sessions: Iterable[Path]) -> Iterator[Leftover]:
     for folder in sessions:
         scratch = folder / runfolder.SCRATCH
-        if scratch.is_dir() and not scratch.is_symlink() and any(scratch.iterdir()) and not is_running(folder):
-            yield Leftover("scratch", clean(folder.name, 300), str(scratch), f"trial files in {clean(str(scratch))}")
+        if _has_trial_folders(scratch):
+            name = clean(folder.name, 300)
+            found = _judged(Leftover("scratch", "", str(scratch), f"trial files of {name}", str(folder.absolute())))
+            if found:
+                yield msgspec.structs.replace(found, run=name)
+
+
+def _has_trial_folders(scratch: Path) -> bool:
+    """A first look, for which links are followed: what is behind one is named, and left alone."""
+    try:
+        return any(TRIAL_ID_FORM.fullmatch(name) for name in os.listdir(scratch))
+    except OSError:
+        return False
 
 
 def _clean_process(leftover: Leftover) -> bool:
     """Kill the whole dead run: what it forks while we look is of the same run."""
-    mark = f"{RUN_ID}={leftover.run}".encode()
-    _, folder = _marks_of(int(leftover.name))
-    if folder and not is_running(Path(folder)):
-        _kill_all(lambda entries: mark in entries)
-    return _marks_of(int(leftover.name))[0] != leftover.run
+    pid, meant = int(leftover.name), (leftover.run, leftover.folder)
+    if _marks_of(pid) == meant:
+        with held_over(Path(leftover.folder), leftover.run):
+            _kill_all(lambda pid: _marks_of(pid) == meant and _is_own(pid) and not _is_guard(pid))
+    return _marks_of(pid) != meant
 
 
 def _clean_container(leftover: Leftover) -> bool:
+    """Remove it if it is still the same: another one may have its name by now."""
     runtime, _, name = leftover.name.partition(":")
-    return oci.remove(runtime, name, leftover.run)
+    meant = [each for each in _all_containers(leftover.run) if (each.runtime, each.name) == (runtime, name)]
+    if any(_judged_container(container) != leftover for container in meant):
+        return False
+    is_expired = all(_is_expired(container) for container in meant)
+    with contextlib.nullcontext() if is_expired else held_over(Path(leftover.folder), leftover.run):
+        return oci.remove(runtime, name, leftover.run)
 
 
 def _clean_socket(leftover: Leftover) -> bool:
@@ -176,12 +235,22 @@ def _clean_socket(leftover: Leftover) -> bool:
 
 
 def _clean_scratch(leftover: Leftover) -> bool:
-    """Empty the folder, which stays: a resumed run goes on with it."""
-    scratch = Path(leftover.name)
-    if not is_running(scratch.parent):
-        for entry in scratch.iterdir():
-            shutil.rmtree(entry, ignore_errors=True)
-    return not any(scratch.iterdir())
+    """Remove the trials' folders; the one that they lie in stays, and so does what else is in it."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with held_over(Path(leftover.folder)) as over:
+        scratch = os.open(runfolder.SCRATCH, flags, dir_fd=over.folder)
+        try:
+            for name in _trial_folders(scratch):
+                # by the descriptor, so that no part of the path can become a link meanwhile; rmtree follows none
+                shutil.rmtree(f"/proc/self/fd/{scratch}/{name}", ignore_errors=True)
+            return not _trial_folders(scratch)
+        finally:
+            os.close(scratch)
+
+
+def _trial_folders(scratch: int) -> list[str]:
+    names = [name for name in os.listdir(scratch) if TRIAL_ID_FORM.fullmatch(name)]
+    return [name for name in names if stat.S_ISDIR(os.stat(name, dir_fd=scratch, follow_symlinks=False).st_mode)]
 
 
 _CLEANERS: dict[str, Callable[[Leftover], bool]] = {

@@ -12,9 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engine import files
+import msgspec
+
+from engine import exits, files
 from engine.errors import AibenchError
 from engine.text import clean, clean_tree
+from engine.values import Missing
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -99,3 +102,52 @@ def _check_values(value: Any, what: str, where: str, depth: int) -> None:
             _check_values(item, what, f"{where}[{number}]", depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
         raise AibenchError(f"{what}: {clean(where, 200)} is {value}, not a finite number", "give one or leave it out")
+
+
+def to_table(values: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """`values` as TOML can hold them: structs and tuples plain, text clean, a missing value as its reason.
+
+    A Missing leaves its key out, and `<key>_reason` (and `<key>_reason_source`) stands beside it; a key of that form
+    that is none gets a "_" at its end. Raises AibenchError (code 3) for a number that is not finite.
+    """
+    table: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{key}_" if _looks_like_a_reason(key) else key
+        if isinstance(value, Missing):
+            table[f"{name}_reason"] = clean(value.missing, len(value.missing))
+            if value.source:
+                table[f"{name}_reason_source"] = clean(value.source, len(value.source))
+        else:
+            table[name] = _plain(value, f"{where}.{key}" if where else key)
+    return table
+
+
+def from_table(value: Any) -> Any:
+    """The reverse of `to_table`: a reason without its key becomes a missing value."""
+    if isinstance(value, list):
+        return [from_table(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    table = {key: from_table(item) for key, item in value.items()}
+    for reason in [key for key in table if key.endswith("_reason") and isinstance(table[key], str)]:
+        key = reason.removesuffix("_reason")
+        if key and key not in table:
+            missing = table.pop(reason)
+            table[key] = {"is": "missing", "missing": missing, "source": table.pop(f"{reason}_source", "")}
+    return {key[:-1] if key.endswith("_") and _looks_like_a_reason(key) else key: item for key, item in table.items()}
+
+
+def _looks_like_a_reason(key: str) -> bool:
+    return key.rstrip("_").endswith(("_reason", "_reason_source"))
+
+
+def _plain(value: Any, where: str) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return to_table(msgspec.structs.asdict(value), where)
+    if isinstance(value, dict):
+        return to_table(value, where)
+    if isinstance(value, tuple | list):
+        return [_plain(item, where) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise AibenchError(f"{where} is {value}, which no file of ours can hold", code=exits.INCOMPLETE)
+    return clean(value, len(value)) if isinstance(value, str) else value

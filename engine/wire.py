@@ -1,14 +1,14 @@
 """The lines that a trial's processes print, read with suspicion: whatever is not one of ours is log text.
 
 The write side is engine.worker.protocol (and the last line of engine.worker.keeper). A line counts only with the
-trial's token, at most MAX_LINE bytes and finite numbers.
+trial's token, at most MAX_LINE bytes and numbers that a journal can hold; engine.heard says whether to believe it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,6 +17,14 @@ from engine.text import clean, clean_tree
 from engine.values import Scalar
 
 MAX_LINE = 8192
+
+PHASES = ("import", "setup", "warmup", "calibrate", "measure", "check")
+
+MAX_INTEGER = 2**63 - 1
+"""What TOML holds (TOML 1.0.0, "Integer")."""
+
+MAX_GROUP = 10**12
+"""More iterations than that in one reading of a timer would take days; sums of them still fit MAX_INTEGER."""
 
 
 class WireLine(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
@@ -98,15 +106,29 @@ def decode(line: bytes, token: str) -> Line | None:
         message = _decoder.decode(line)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
-    if message.token != token or not _is_finite(message):
+    if message.token != token or not _is_storable(message):
         return None
-    return message if isinstance(message, Durations | Ping | Bye) else _cleaned(message)
-
-
-def _is_finite(message: Line) -> bool:
     if isinstance(message, Durations):
-        return message.group >= 1 and all(math.isfinite(value) and value >= 0 for value in message.durations_s)
-    return math.isfinite(message.t)
+        return msgspec.structs.replace(message, metric=clean(message.metric, 1000))
+    return _cleaned(message)
+
+
+def _is_storable(message: Line) -> bool:
+    """Whether a journal and a session file can hold its numbers."""
+    if isinstance(message, Durations):  # by far the longest lines, so without copying them
+        head = (message.rank, message.seq, message.t)
+        return _holds(head) and 1 <= message.group <= MAX_GROUP and all(0 <= s < math.inf for s in message.durations_s)
+    return _holds(msgspec.to_builtins(message))
+
+
+def _holds(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_holds, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_holds, value))
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return not isinstance(value, int) or abs(value) <= MAX_INTEGER
 
 
 def _cleaned(message: Line) -> Line:

@@ -52,9 +52,7 @@ def summarise(metric: MetricResult, durations: Durations) -> Summary:
 
     Raises NoFigure where nothing can be computed: no durations, or zeros where a rate divides by them.
     """
-    if not durations.seconds:
-        raise NoFigure(f"the journal has no durations of {metric.metric}")
-    _check_range(metric, min(durations.seconds), max(durations.seconds))
+    check(metric, durations)
     value = _value_of(metric)
     steady = steady_segment(durations.seconds)
     begin = steady.begin
@@ -72,6 +70,16 @@ def summarise(metric: MetricResult, durations: Durations) -> Summary:
         warmup_n=sum(durations.weights[:begin]),
         steady=_lost(metric, durations) or steady.why or "yes",
     )
+
+
+def check(metric: MetricResult, durations: Durations) -> None:
+    """Whether there will be figures: the one rule for the runner, which ends a trial, and for whoever folds a journal.
+
+    Raises NoFigure as `summarise` does.
+    """
+    if not durations.seconds:
+        raise NoFigure(f"the journal has no durations of {metric.metric}")
+    _check_range(metric, min(durations.seconds), max(durations.seconds))
 
 
 def percentile(ordered: Sequence[tuple[float, int]], n: int, share: float) -> float:

@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -208,7 +208,7 @@ class Keeper:
         parents = living()
         own = os.getpid()
         return {
-            pid for pid in parents if pid != own and (_descends(pid, own, parents) or self._marks <= environment(pid))
+            pid for pid in parents if pid != own and (descends(pid, own, parents) or self._marks <= environment(pid))
         }
 
     def _reap_all(self) -> bool:
@@ -253,26 +253,37 @@ def prctl(option: int, argument: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl {option} was refused")
 
 
-def living() -> dict[int, int]:
-    """The parent of every living process that can be seen, zombies and processes already exiting left out."""
-    parents: dict[int, int] = {}
+class Relative(NamedTuple):
+    """A process as /proc shows it; one that is not `alive` is a zombie, or exits already."""
+
+    parent: int
+    alive: bool
+
+
+def relatives() -> dict[int, Relative]:
+    """Every process that can be seen, by its number."""
+    found: dict[int, Relative] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError):
-                alive, parent = _alive_and_parent(name)
-                if alive:
-                    parents[int(name)] = parent
-    return parents
+                found[int(name)] = _relative(name)
+    return found
 
 
-def _alive_and_parent(pid: str) -> tuple[bool, int]:
+def living() -> dict[int, int]:
+    """The parent of every living process that can be seen, zombies and processes already exiting left out."""
+    return {pid: each.parent for pid, each in relatives().items() if each.alive}
+
+
+def _relative(pid: str) -> Relative:
     with open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()  # the name before it may hold anything, also ")"
     # A zombie with threads is a process whose main thread has ended while others go on.
-    return fields[0] not in (b"Z", b"X") or int(fields[17]) > 1, int(fields[1])
+    return Relative(int(fields[1]), fields[0] not in (b"Z", b"X") or int(fields[17]) > 1)
 
 
-def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+def descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+    """Whether `ancestor` is above `pid` in a map from each process to its parent."""
     seen = {pid}
     while pid in parents:
         pid = parents[pid]

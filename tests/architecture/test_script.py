@@ -15,6 +15,10 @@ import aibench_tui
 from tests.architecture.sources import ROOT
 
 SCRIPT = [sys.executable, str(ROOT / "aibench_tui.py")]
+NOTHING_TO_OPEN_WITH = (
+    "import aibench_tui, os, resource, sys; sys.argv = ['x', '--help']\n"
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); sys.exit(aibench_tui.main())"
+)
 HEAVY = {"jax", "msgspec", "numpy", "psutil", "pynvml", "rich", "textual", "torch"}
 
 
@@ -54,6 +58,47 @@ def test_a_closed_pipe_is_quiet(arguments: list[str]) -> None:
     assert (result.returncode, result.stderr) == (141, b"")
 
 
+def test_version_that_cannot_be_printed_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run([*SCRIPT, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (3, "aibench-tui: standard output: No space left on device\n")
+
+
+def test_missing_streams_are_opened_so_that_nothing_else_gets_their_numbers() -> None:
+    code = (
+        "import os, sys; os.closerange(0, 3); sys.stdin = sys.stdout = sys.stderr = None; import aibench_tui\n"
+        "aibench_tui._fill_descriptors(); print('lost'); print('lost', file=sys.stderr)\n"
+        "same = [os.path.sameopenfile(number, os.open(os.devnull, os.O_RDWR)) for number in range(3)]\n"
+        "sys.exit(40 + sum(same) if sys.stdin.read() == '' and all(map(os.get_inheritable, range(3))) else 1)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 43
+
+
+def test_a_signal_that_comes_while_the_program_starts_again_is_answered_in_a_line(tmp_path: Path) -> None:
+    """PYTHONPATH makes it start again; there Python's own start would answer with a traceback."""
+    code = (
+        "import os, signal, aibench_tui\n"
+        "start = os.execv\n"
+        "os.execv = lambda *command: (os.kill(os.getpid(), signal.SIGINT), start(*command))\n"
+        "aibench_tui.main()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = subprocess.run(
+        [sys.executable, "-c", code, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "aibench-tui: interrupted\n")
+
+
+def test_a_program_that_cannot_be_loaded_says_so_in_a_line() -> None:
+    """There is no descriptor left to open its files with."""
+    command = [sys.executable, "-c", NOTHING_TO_OPEN_WITH]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 3
+    assert result.stderr.startswith("aibench-tui: the program cannot be loaded: ")
+    assert "Too many open files" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_a_deleted_current_folder_is_no_trouble(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -63,10 +108,10 @@ def test_a_deleted_current_folder_is_no_trouble(tmp_path: Path) -> None:
 
 
 def test_pythonpath_is_kept_for_the_workers_but_not_used(tmp_path: Path) -> None:
-    (tmp_path / "json.py").write_text("raise SystemExit('hostile')\n")
+    for name in ("json", "signal"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('hostile')\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    code = f"import os, runpy, sys; sys.argv = ['x', '--help']; runpy.run_path({SCRIPT[1]!r}, run_name='__main__')"
-    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    result = subprocess.run([*SCRIPT, "--help"], env=environment, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
 
 

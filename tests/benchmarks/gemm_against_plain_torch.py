@@ -1,8 +1,10 @@
-"""Does our worker report what a plain torch loop reports? A matrix product, in randomised pairs of fresh processes.
+"""Does our program report what a plain torch loop reports? A matrix product, in randomised pairs of fresh processes.
 
-    python tests/benchmarks/gemm_against_plain_torch.py --device cuda --dtype bf16 --shape 8192x8192x8192 --out FILE
+    python tests/benchmarks/gemm_against_plain_torch.py --device cuda --dtype bf16 --shape 8192x8192x8192 --out FILE \\
+        --program .venv/bin/aibench-tui --python PYTHON_WITH_TORCH
 
-Run by hand; it needs torch and nothing else.
+Run by hand. It needs the interpreter with torch, and for the whole product one with our packages, which --program
+names; without --program the worker alone is compared.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def main() -> None:
         return
     spec = pairs.spec_for("compute/gemm", {"dtype": options.dtype, "shape": options.shape}, options)
     task = {"device": options.device, "dtype": options.dtype, "shape": options.shape, "seed": options.seed}
-    pairs.report(pairs.compare(__file__, spec, task, options.pairs, options.order_seed), options)
+    pairs.report(pairs.compare(__file__, spec, task, options), options)
 
 
 if __name__ == "__main__":

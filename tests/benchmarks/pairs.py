@@ -1,7 +1,12 @@
-"""Randomised pairs of fresh processes, our worker against a plain loop, and what their ratio can be said to be.
+"""Randomised pairs of fresh processes, ours against a plain loop, and what their ratio can be said to be.
 
-Standard library only. Of the engine it takes the rule for the warm-up; the worker is driven from outside, as the runner
-does.
+With --program, ours is the whole product (tests/benchmarks/product.py): what an operator reads, the session's median,
+of runs with the runner, a keeper and telemetry at 10 Hz beside the worker. Without it, ours is the worker alone, driven
+from outside as the runner does. Both arms do the same count of work after a warm-up of the same length; the first,
+uncounted run of ours finds the count. The plain loop's figure is the median of all its iterations, the session's that
+of the iterations from the steady state on: their difference, if any, is part of what is compared.
+
+Standard library only, and of the engine the rule for the warm-up: an interpreter with torch may have nothing else.
 """
 
 from __future__ import annotations
@@ -9,17 +14,21 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import random
+import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from engine.worker.timing import DEVICE_SETTLE_S, warmup_s
+from tests.benchmarks.product import Product
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = ROOT / "engine" / "worker" / "main.py"
@@ -40,11 +49,43 @@ class WorkerRun:
         return {metric: statistics.median(durations) for metric, durations in self.durations_s.items()}
 
 
-def run_worker(spec: Mapping[str, Any]) -> WorkerRun:
+class Ours(Protocol):
+    """The arm that is ours. `calibrate` comes first and finds `counts`, `facts` and `device` ("" where not known)."""
+
+    counts: dict[str, int]
+    facts: dict[str, Any]
+    device: str
+
+    def calibrate(self) -> None:
+        """One run that finds its own count."""
+
+    def medians(self) -> Medians:
+        """One run with that count: the median duration of each metric, in seconds."""
+
+
+class Worker:
+    """Our worker alone, by the interpreter `python`."""
+
+    def __init__(self, spec: Mapping[str, Any], python: str) -> None:
+        self._spec = spec
+        self._python = python
+        self.counts: dict[str, int] = {}
+        self.facts: dict[str, Any] = {}
+        self.device = ""
+
+    def calibrate(self) -> None:
+        first = run_worker({**self._spec, "counts": {}}, self._python)
+        self.counts, self.facts = first.counts, first.facts
+
+    def medians(self) -> Medians:
+        return run_worker({**self._spec, "counts": self.counts}, self._python).medians()
+
+
+def run_worker(spec: Mapping[str, Any], python: str = sys.executable) -> WorkerRun:
     """Start a fresh worker, play the runner's side, and collect its result. Raises SystemExit when it fails."""
     durations_s: dict[str, list[float]] = {}
     result: dict[str, Any] = {}
-    with subprocess.Popen([sys.executable, str(WORKER), "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([python, str(WORKER), "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps(spec).encode() + b"\n")
@@ -65,10 +106,14 @@ def run_worker(spec: Mapping[str, Any]) -> WorkerRun:
     return WorkerRun(durations_s, {one["metric"]: one["count"] for one in result["metrics"]}, result["facts"])
 
 
-def run_plain(script: str, task: Mapping[str, Any]) -> Medians:
-    """Start the plain loop of `script` in a fresh process; it prints the median duration of each metric as JSON."""
-    command = [sys.executable, script, "--plain", json.dumps(task)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+def run_plain(script: str, task: Mapping[str, Any], python: str = sys.executable, device: str = "") -> Medians:
+    """Start the plain loop of `script` in a fresh process; it prints the median duration of each metric as JSON.
+
+    `device` is the only accelerator that it sees, as that of our worker is.
+    """
+    seen = {"CUDA_VISIBLE_DEVICES": device} if device.startswith("GPU-") else {}
+    command = [python, script, "--plain", json.dumps(task)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env={**os.environ, **seen})
     medians: Medians = json.loads(done.stdout)
     return medians
 
@@ -156,40 +201,60 @@ def summary(ours: Sequence[Medians], plain: Sequence[Medians]) -> dict[str, Any]
     return found
 
 
-def compare(script: str, spec: dict[str, Any], task: dict[str, Any], pairs: int, order_seed: int) -> dict[str, Any]:
+def compare(script: str, spec: dict[str, Any], task: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Calibrate once, then run the pairs with one count. `spec` and `task` describe the same work."""
-    first = run_worker({**spec, "counts": {}})
-    print(f"counts {first.counts}; {first.facts}", file=sys.stderr)
-    spec = {**spec, "counts": first.counts}
-    task = {
-        **task,
-        "count": next(iter(first.counts.values())),
-        "warmup_s": warmup_s(spec["seconds"], 0.0 if task["device"] == "cpu" else DEVICE_SETTLE_S),
+    with tempfile.TemporaryDirectory(prefix="aibench-pairs-") as folder:
+        ours = _ours(spec, options, Path(folder))
+        ours.calibrate()
+        print(f"counts {ours.counts}; {ours.facts}", file=sys.stderr)
+        task = {
+            **task,
+            "count": next(iter(ours.counts.values())),
+            "warmup_s": warmup_s(spec["seconds"], 0.0 if task["device"] == "cpu" else DEVICE_SETTLE_S),
+        }
+        schedule = orders(options.pairs, options.order_seed)
+        measured = run_pairs(schedule, ours.medians, lambda: run_plain(script, task, options.python, ours.device))
+    return {
+        "ours": f"{options.program} run" if options.program else "the worker alone",
+        "spec": spec,
+        "task": task,
+        "counts": ours.counts,
+        "device": ours.device,
+        "orders": schedule,
+        "order_seed": options.order_seed,
+        "facts": ours.facts,
+        "metrics": summary(*measured),
     }
+
+
+def _ours(spec: Mapping[str, Any], options: argparse.Namespace, folder: Path) -> Ours:
+    if options.program:
+        return Product(shlex.split(options.program), options.python, spec, folder)
+    return Worker(spec, options.python)
+
+
+def run_pairs(
+    schedule: Sequence[str], run_ours: Callable[[], Medians], run_theirs: Callable[[], Medians]
+) -> tuple[list[Medians], list[Medians]]:
+    """Both arms ("A" is ours) as often and in the order that the schedule says; each pair is told as it is done."""
     ours: list[Medians] = []
     plain: list[Medians] = []
-    schedule = orders(pairs, order_seed)
     for number, order in enumerate(schedule, 1):
         for arm in order:
             if arm == "A":
-                ours.append(run_worker(spec).medians())
+                ours.append(run_ours())
             else:
-                plain.append(run_plain(script, task))
+                plain.append(run_theirs())
         shown = {metric: f"{ours[-1][metric] / median:.4f}" for metric, median in plain[-1].items()}
         print(f"pair {number:2} {order}  ours / plain {shown}", file=sys.stderr)
-    return {
-        "spec": spec,
-        "task": task,
-        "orders": schedule,
-        "order_seed": order_seed,
-        "facts": first.facts,
-        "metrics": summary(ours, plain),
-    }
+    return ours, plain
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
     """The options that all of these benchmarks share."""
     parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--program", default="", help="the command that starts aibench-tui; default: the worker alone")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter with torch (default: this one)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--pairs", type=int, default=12, help="at least 6; an even number keeps the order balanced")
     parser.add_argument("--seconds", type=float, default=2.0, help="measuring budget; the warm-up is half of it")
@@ -218,7 +283,7 @@ def spec_for(scenario: str, parameters: Mapping[str, str], options: argparse.Nam
 def report(found: Mapping[str, Any], options: argparse.Namespace) -> None:
     """Print the pairs and their interval, and write the JSON."""
     for metric, figures in found["metrics"].items():
-        print(f"{metric}: median durations of each pair, ours and plain, in ms, and their ratio")
+        print(f"{metric}: median durations of each pair, ours ({found['ours']}) and plain, in ms, and their ratio")
         columns = (figures["ours_median_s"], figures["plain_median_s"], figures["ratio"])
         for mine, theirs, ratio in zip(*columns, strict=True):
             print(f"  {mine * 1e3:12.6f} {theirs * 1e3:12.6f} {ratio:8.4f}")

@@ -1,8 +1,9 @@
-"""Does our worker report what a plain torch loop reports? STREAM's kernels, in randomised pairs of fresh processes.
+"""Does our program report what a plain torch loop reports? STREAM's kernels, in randomised pairs of fresh processes.
 
-    python tests/benchmarks/stream_against_plain_torch.py --device cuda --dtype fp32 --mib 1024 --out FILE
+    python tests/benchmarks/stream_against_plain_torch.py --device cuda --dtype fp32 --mib 1024 --out FILE \\
+        --program .venv/bin/aibench-tui --python PYTHON_WITH_TORCH
 
-Run by hand; it needs torch and nothing else.
+Run by hand; it needs what gemm_against_plain_torch.py needs.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main() -> None:
         return
     spec = pairs.spec_for("memory/stream", {"dtype": options.dtype, "size": f"{options.mib} MiB"}, options)
     task = {"device": options.device, "dtype": options.dtype, "mib": options.mib, "seed": options.seed}
-    pairs.report(pairs.compare(__file__, spec, task, options.pairs, options.order_seed), options)
+    pairs.report(pairs.compare(__file__, spec, task, options), options)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import sessions
-from tests.faults import build_shim, fault_environment
-from tests.program import Program, processes_with, wait_for
+from engine import runfolder, sessions
+from tests.faults import Call, build_shim, fault_environment, read_calls
+from tests.program import Program, processes_with, wait_for, write_plan
 
 TRIALS = 3
 AT_ONCE = 6
@@ -37,15 +37,16 @@ class Seen:
     traceback: bool
 
 
+ARGUMENTS = ("run", "--preset", "floor", "--repeat", str(TRIALS), "--seconds", "0.05")
+
+
 def run_with_fault(home: Path, library: Path, n: int, number: int, *, sticky: bool) -> Seen:
-    """Run three trials; the n-th write, sync or rename below the sessions folder fails in each of our processes."""
+    """Run three trials; the n-th call that changes the sessions folder fails in each of our processes."""
     program = Program(home / f"n{n}-{sticky}")
     program.sessions.mkdir(parents=True)
     mark = program.home / "fired"
     program.extra_env = fault_environment(library, program.sessions, n, number, sticky=sticky, mark=mark)
-    done = program.call(
-        "run", "--preset", "floor", "--repeat", str(TRIALS), "--seconds", "0.05", "--out", str(program.sessions)
-    )
+    done = program.call(*ARGUMENTS, "--out", str(program.sessions))
     program.extra_env = None
     folders = program.folders()
     session = sessions.load(folders[0]) if folders and (folders[0] / "journal.jsonl").exists() else None
@@ -62,13 +63,35 @@ def run_with_fault(home: Path, library: Path, n: int, number: int, *, sticky: bo
     )
 
 
+def calls_to_fail(home: Path, library: Path) -> list[Call]:
+    """The calls of the runner in a run without a fault; of those that copy the stage, the first of each function."""
+    program = Program(home / "none")
+    program.sessions.mkdir(parents=True)
+    log = program.home / "calls"
+    program.extra_env = fault_environment(library, program.sessions, log=log)
+    assert program.call(*ARGUMENTS, "--out", str(program.sessions)).returncode == 0
+    calls = read_calls(log)
+    runner = calls[-1].process  # the owner writes nothing once it has started it
+    kept: list[Call] = []
+    for call in calls:
+        copies = f"/{runfolder.STAGE}" in call.path
+        if call.process == runner and not (copies and any(_same_step(call, other) for other in kept)):
+            kept.append(call)
+    return kept
+
+
+def _same_step(one: Call, other: Call) -> bool:
+    return f"/{runfolder.STAGE}" in other.path and one.function == other.function
+
+
 def every_fault(home: Path, library: Path, number: int, *, sticky: bool) -> list[Seen]:
-    """One run for each n, until n is beyond the last call."""
-    seen: list[Seen] = []
+    """One run for each n that is worth it, and on until n is beyond the last call."""
+    numbers = [call.n for call in calls_to_fail(home, library)]
+    beyond = range(numbers[-1] + 1, numbers[-1] + 100)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for first in range(1, 400, AT_ONCE):
-            block = range(first, first + AT_ONCE)
-            seen += pool.map(lambda n: run_with_fault(home, library, n, number, sticky=sticky), block)
+        seen = list(pool.map(lambda n: run_with_fault(home, library, n, number, sticky=sticky), numbers))
+        for n in beyond:
+            seen.append(run_with_fault(home, library, n, number, sticky=sticky))
             if not seen[-1].fired:
                 return seen
     raise AssertionError("the faults found no end")
@@ -78,18 +101,20 @@ def every_fault(home: Path, library: Path, number: int, *, sticky: bool) -> list
 @pytest.mark.parametrize(("number", "sticky"), [(errno.ENOSPC, True), (errno.EIO, False)])
 def test_a_fault_in_any_call_loses_no_finished_trial(tmp_path: Path, number: int, sticky: bool) -> None:
     seen = every_fault(tmp_path, build_shim(tmp_path), number, sticky=sticky)
-    assert sum(each.fired for each in seen) > 20
-    for each in seen:
-        assert each.completed >= each.told, each
-        assert not each.traceback, each
-        assert each.code in (0, 1, 2, 3), each
-        if each.reported:
-            assert each.reported == TRIALS, each
-        if each.code:
-            assert each.last_line.startswith("aibench-tui: "), each
-            assert re.search("cannot|could not|disk", each.last_line), each
-        else:
-            assert each.completed == TRIALS, each
+    assert sum(each.fired for each in seen) > 50
+    assert [each for each in seen if _is_wrong(each)] == []
+
+
+def _is_wrong(seen: Seen) -> bool:
+    """Whether something was lost, or was not said in one line."""
+    if seen.traceback or seen.completed < seen.told or seen.code not in (0, 1, 2, 3):
+        return True
+    if seen.reported not in (0, TRIALS):
+        return True
+    if seen.code == 0:
+        return seen.completed != TRIALS
+    says = re.search(f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EIO)}", seen.last_line)
+    return not (seen.last_line.startswith("aibench-tui: ") and says and "; " in seen.last_line)
 
 
 @pytest.fixture
@@ -109,11 +134,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_ends_the_run_with_one_line_and_keeps_what_is_finished(hostile: Program, small_disk: Path) -> None:
-    plan = hostile.home / "plan.toml"
-    plan.write_text(
-        'schema = 1\n[target]\ndevices = ["cpu"]\n[repetition]\nseconds = 0.05\n[[scenario]]\nid = "floor"\n'
-        '[[scenario]]\nid = "misbehave"\n[scenario.parameters]\nhow = ["flood"]\n'
-    )
+    plan = write_plan(hostile, "flood", floor="first")
     done = hostile.call("run", "--plan", str(plan), "--repeat", "9", "--out", str(small_disk))
     assert done.returncode in (1, 3), done.stderr
     assert "Traceback" not in done.stderr
@@ -126,11 +147,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_keeps_what_is_finished(hosti
 
 
 def test_a_run_folder_that_vanishes_ends_the_run(hostile: Program) -> None:
-    plan = hostile.home / "plan.toml"
-    plan.write_text(
-        'schema = 1\n[target]\ndevices = ["cpu"]\n[repetition]\nseconds = 0.05\ntrial_timeout_s = 2\n[[scenario]]\n'
-        'id = "misbehave"\n[scenario.parameters]\nhow = ["hang"]\n[[scenario]]\nid = "floor"\n'
-    )
+    plan = write_plan(hostile, "hang", trial_timeout_s=2)
     process = hostile.start("run", "--plan", str(plan), "--out", str(hostile.sessions))
     wait_for(lambda: list(hostile.sessions.glob("*/scratch/t0001/trial.json")), what="the first trial")
     (run,) = hostile.run_ids()

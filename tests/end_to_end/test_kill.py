@@ -31,11 +31,15 @@ from tests.program.victims import RUN_ENDS_WITH, Found, Victim, aim, containers_
 
 SEED = 20260
 AT_ONCE = 8
+TIMEOUT_S = 15.0
+"""Of a trial: far beyond two seconds, and soon enough for what only it ends, a client of podman without a container."""
+
+PATIENCE_S = 1.0
 END_S = 20.0
 TRIES = 20
 """A run that was over at its moment is run again; so many misses in a row are a fault of the test."""
 
-BARE = ("owner", "runner", "telemetry", "keeper", "worker")
+BARE = ("owner", "runner", "guard", "telemetry", "keeper", "worker")
 CONTAINER = ("owner", "runner", "guard", "client", "conmon", "keeper", "worker")
 
 
@@ -69,7 +73,7 @@ HANGING_CONTAINER = Kind("hanging container", 1.0, 1.5, CONTAINER, short=False, 
 class Target:
     """Whom to hit and when: in a random moment while the run prepares (`early`) or after its first trial began.
 
-    Where no such process is alive in that moment, another one of the run is hit.
+    Where no such process is alive then or soon after, another one of the run is hit.
     """
 
     number: int
@@ -115,9 +119,9 @@ def start(program: Program, kind: Kind) -> subprocess.Popen[bytes]:
             'id = "gemm"\n[scenario.parameters]\ndtypes = ["fp32"]\nshapes = ["64x48x32"]\n'
         )
     elif kind.short:
-        plan = write_plan(program, "nothing", env=kind.env, seconds=0.1, repeat=3)
+        plan = write_plan(program, "nothing", env=kind.env, seconds=0.1, repeat=3, trial_timeout_s=TIMEOUT_S)
     else:
-        plan = write_plan(program, "brood", "nothing", floor="first", env=kind.env)
+        plan = write_plan(program, "brood", "nothing", floor="first", env=kind.env, trial_timeout_s=TIMEOUT_S)
     return program.start(
         "run", "--plan", str(plan), "--python", sys.executable, "--out", str(program.sessions), **quiet
     )
@@ -134,7 +138,7 @@ def shoot(target: Target, program: Program) -> Shot:
             tried.extra_env = {"CONTAINERS_CONF": str(own)}
         process = start(tried, target.kind)
         moment = await_moment(target, tried, chance)
-        victim = aim(tried, process.pid, target.role, chance)
+        victim = take_aim(target, tried, process.pid, chance)
         if victim is not None:
             return hit(Shot(target.number, target.kind.name, moment, victim), target.kind, tried, process)
         process.wait(timeout=60)
@@ -155,6 +159,16 @@ def await_moment(target: Target, program: Program, chance: random.Random) -> str
     return f"{pause_s:.2f} s after {after}"
 
 
+def take_aim(target: Target, program: Program, owner: int, chance: random.Random) -> Victim | None:
+    """A process in the target's role, waited for a little; else another one of the run. None where the run is over."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        victim = aim(program, owner, target.role, chance)
+        if victim is None or victim.role == target.role or time.monotonic() > end:
+            return victim
+        time.sleep(chance.uniform(0.01, 0.1))
+
+
 def _journal_has(program: Program, text: bytes) -> bool:
     return any(text in path.read_bytes() for path in program.sessions.glob(f"*/{runfolder.JOURNAL}"))
 
@@ -171,24 +185,28 @@ def hit(shot: Shot, kind: Kind, program: Program, process: subprocess.Popen[byte
         left += containers_left(shot.victim, containers(program))
     if not kind.short and process.poll() is None:
         process.terminate()
-    process.wait(timeout=60)
-    left += [f"{each} at the end" for each in await_end(program)]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=60)
+    left += [f"{each} at the end" for each in await_end(program, process)]
     if kind.env == "podman":
         left += [f"{name} at the end" for name in containers(program)]
     return judge(replace(shot, left=tuple(left)), kind, program, before)
 
 
-def await_end(program: Program) -> list[Found]:
+def await_end(program: Program, owner: subprocess.Popen[bytes]) -> list[Found]:
     """Wait until no process of the run is left; those that stay are ended here and returned.
 
     A conmon whose client died while it started a container may stay: it is podman's, and holds nothing.
     """
     end = time.monotonic() + END_S
-    while (found := of_run(program, 0)) and time.monotonic() < end and {each.role for each in found} != {"conmon"}:
+    while (
+        (found := of_run(program, owner.pid)) and time.monotonic() < end and {each.role for each in found} != {"conmon"}
+    ):
         time.sleep(0.2)
     for each in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(each.process.pid, signal.SIGKILL)
+    owner.wait()
     return [each for each in found if each.role != "conmon"]
 
 
@@ -263,7 +281,7 @@ def fire(aims: Sequence[Target], program: Program) -> None:
 
 @pytest.mark.timeout(400)
 def test_kills_lose_nothing_and_leave_nothing(hostile: Program) -> None:
-    fire(targets((BUSY, 102), (HANGING, 70)), hostile)
+    fire(targets((BUSY, 92), (HANGING, 80)), hostile)
 
 
 @pytest.mark.timeout(200)
@@ -327,15 +345,16 @@ def test_a_killed_runner_is_reported_and_its_run_resumed(hostile: Program) -> No
     assert run_of(folder) == session.run
 
 
-def test_a_runner_killed_together_with_its_keeper_leaves_no_worker(hostile: Program) -> None:
-    """The worker's own death signal is all that is left then; what the worker started would not have one."""
-    process = hang(hostile, "hang")
-    both = processes_of(hostile, process, "runner", "keeper")
-    assert len(both) == 2
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that neither sees the other's end
-        for pid in both:
+@pytest.mark.parametrize(("how", "roles"), [("brood", {"runner", "keeper"}), ("hang", {"runner", "keeper", "guard"})])
+def test_a_runner_killed_in_one_instant_with_its_helpers(hostile: Program, how: str, roles: set[str]) -> None:
+    """The guard ends the trial then; without it, the worker's own death signal, which what it started has not."""
+    process = hang(hostile, how)
+    victims = processes_of(hostile, process, *roles)
+    assert len(victims) == len(roles)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none sees another's end
+        for pid in victims:
             os.kill(pid, number)
-    wait_for(lambda: not processes_of(hostile, process, "worker"), 2.0, "the worker's end")
+    wait_for(lambda: not processes_of(hostile, process, "worker", "sleep"), 2.0, "the end of the trial")
     process.communicate(timeout=30)
     assert process.returncode == 3
 

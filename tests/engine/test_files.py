@@ -68,12 +68,45 @@ def test_a_planted_link_is_refused(tmp_path: Path, write: object) -> None:
     assert target.read_bytes() == b"old"
 
 
-def test_atomic_write_replaces_a_planted_link_and_not_its_target(tmp_path: Path) -> None:
-    target, link = tmp_path / "precious", tmp_path / "link"
-    target.write_bytes(b"old")
-    link.symlink_to(target)
-    files.atomic_write(link, b"new")
-    assert (target.read_bytes(), link.read_bytes(), link.is_symlink()) == (b"old", b"new", False)
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "socket", "device", "folder"])
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x"
+    place(path, kind)
+    before = path.lstat()
+    with pytest.raises(FileError, match=f"cannot write {path}: ") as caught:
+        files.atomic_write(path, b"new")
+    assert path.lstat() == before
+    assert names(tmp_path) == ["x"]
+    assert caught.value.do
+
+
+def place(path: Path, kind: str) -> None:
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+    elif kind == "device":
+        if os.geteuid() != 0:
+            pytest.skip("making a device file needs root")
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 7))
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/proc/version" if kind == "link" else path.parent / "nowhere")
+
+
+def test_what_comes_into_the_place_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+
+    def replace() -> None:
+        with files.replacing(path, is_new=True) as stream:
+            stream.write(b"new")
+            path.write_bytes(b"somebody else's")
+
+    with pytest.raises(FileError, match="it is there already"):
+        replace()
+    assert path.read_bytes() == b"somebody else's"
+    assert names(tmp_path) == ["x"]
 
 
 def test_a_replacement_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:

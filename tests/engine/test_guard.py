@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -12,12 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine import guard, runfolder
+from engine import guard, locks, runfolder
 from engine.children import python_command
 from engine.events import Event, HandleClosed, HandleOpened
 from engine.guard import Guard
 from tests.engine.launch.podman import configure, containers_of, new_run, podman, sleeper
-from tests.worker.keeping import is_alive, wait_until
+from tests.worker.keeping import is_alive, marks, wait_until
 
 
 def write_journal(folder: Path, *events: Event, tail: bytes = b"") -> None:
@@ -54,7 +55,44 @@ def test_handles_that_are_open_at_the_end_of_a_torn_journal(tmp_path: Path) -> N
 
 
 def test_no_journal_is_nothing_to_guard(tmp_path: Path) -> None:
-    assert guard.stop_open_handles(tmp_path, "run1")
+    assert guard.end_run(tmp_path, "run1")
+
+
+def test_processes_of_trials_of_a_dead_run_are_ended_and_no_other(tmp_path: Path) -> None:
+    """Also one that is stopped; a helper of the runner ends by itself, and another run's trial is none of ours."""
+    ours, stopped, helper, other = (
+        subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
+        for environment in (
+            marks("run1", "t0001"),
+            marks("run1", "t0002"),
+            {"AIBENCH_RUN_ID": "run1"},
+            marks("run2", "t0001"),
+        )
+    )
+    try:
+        stopped.send_signal(signal.SIGSTOP)
+        process = guarding(tmp_path, "run1")
+        process.communicate()
+        assert process.returncode == 0
+        assert [each.wait(5) for each in (ours, stopped)] == [-signal.SIGKILL] * 2
+        assert [each.poll() for each in (helper, other)] == [None] * 2
+    finally:
+        for each in (ours, stopped, helper, other):
+            each.kill()
+            each.wait()
+
+
+def test_a_run_that_was_resumed_meanwhile_is_its_new_runners(tmp_path: Path) -> None:
+    resumed = subprocess.Popen(["sleep", "600"], env=marks("run1", "t0001"))
+    try:
+        with locks.lock_run_folder(tmp_path):
+            process = guarding(tmp_path, "run1")
+            process.communicate()
+        assert process.returncode == 0
+        assert resumed.poll() is None
+    finally:
+        resumed.kill()
+        resumed.wait()
 
 
 def test_a_killed_runner_leaves_no_container_and_foreign_ones_stay(tmp_path: Path, run: str) -> None:
@@ -118,25 +156,59 @@ def ignores_signals(pid: int) -> bool:
     return all(ignored >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
-def test_a_runner_keeps_a_guard_for_as_long_as_it_needs_one(tmp_path: Path) -> None:
-    async def pids() -> list[int]:
-        async with Guard(tmp_path, "run1", needed=True) as guarding_it:
+def test_a_runner_keeps_a_guard_that_sleeps_before_the_first_trial(tmp_path: Path) -> None:
+    warnings: list[str] = []
+
+    async def scene() -> int:
+        async with Guard(tmp_path, "run1", warnings.append) as guarding_it:
             assert guarding_it.pid is not None
-            found = [guarding_it.pid]
-            assert is_alive(found[0])
-        async with Guard(tmp_path, "run1", needed=False) as nothing:
-            assert nothing.pid is None
-        return found
+            assert is_alive(guarding_it.pid)
+            assert ignores_signals(guarding_it.pid)
+            return guarding_it.pid
 
-    (pid,) = asyncio.run(pids())
-    assert not is_alive(pid)
+    assert not is_alive(asyncio.run(scene()))
+    assert warnings == []
 
 
-def test_a_guard_that_was_killed_does_not_hold_up_the_runner(tmp_path: Path) -> None:
+def test_a_guard_that_was_killed_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "RESTART_PAUSE_S", 0.01)
+    warnings: list[str] = []
+
+    async def scene() -> None:
+        async with Guard(tmp_path, "run1", warnings.append) as guarding_it:
+            first = guarding_it.pid
+            assert first is not None
+            os.kill(first, signal.SIGKILL)
+            while guarding_it.pid in (first, None):
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+    assert warnings == ["the guard process was killed by signal 9; restarted"]
+
+
+def test_a_guard_that_was_killed_last_does_not_hold_up_the_runner(tmp_path: Path) -> None:
     async def scene() -> bool:
-        async with Guard(tmp_path, "run1", needed=True) as guarding_it:
+        async with Guard(tmp_path, "run1", lambda _: None) as guarding_it:
             assert guarding_it.pid is not None
-            subprocess.run(["kill", "-KILL", str(guarding_it.pid)], check=True)
+            os.kill(guarding_it.pid, signal.SIGKILL)
         return True
 
     assert asyncio.run(scene())
+
+
+def test_a_guard_that_cannot_be_started_is_told_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the system has no process or descriptor left (EAGAIN, EMFILE)."""
+    monkeypatch.setattr(guard, "python_command", lambda *_: ["/not/there"])
+    monkeypatch.setattr(guard, "RESTART_PAUSE_S", 0.0)
+    warnings: list[str] = []
+
+    async def scene() -> None:
+        async with Guard(tmp_path, "run1", warnings.append):
+            while len(warnings) <= guard.RESTARTS:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+    assert all("could not be started: No such file" in warning for warning in warnings)
+    assert "given up" in warnings[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -48,7 +49,29 @@ def test_a_runtime_folder_that_others_can_enter_is_refused(runtime: Path) -> Non
     runtime.chmod(0o750)
     with pytest.raises(AibenchError) as error:
         locks.runtime_folder()
-    assert refusal(error).startswith(f"the runtime folder {runtime} cannot be used: others can enter it; remove it")
+    what = f"the runtime folder {runtime} cannot be used: others can enter it"
+    assert refusal(error) == f"{what}; name another folder in AIBENCH_RUNTIME_DIR"
+
+
+def test_an_empty_variable_names_no_runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("AIBENCH_RUNTIME_DIR", "")
+    monkeypatch.chdir(tmp_path)
+    assert locks.runtime_folder() == tmp_path / "aibench-tui"
+
+
+@pytest.mark.parametrize("named", ["pipe", ".", "/proc/nowhere/deep", "pipe/below", "n" * 300])
+def test_nobody_is_told_to_remove_what_the_variable_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o755)
+    os.mkfifo("pipe")
+    monkeypatch.setenv("AIBENCH_RUNTIME_DIR", named)
+    for folder in (locks.runtime_folder, locks.device_lock_folder):
+        with pytest.raises(AibenchError) as error:
+            folder()
+        assert refusal(error).endswith("; name another folder in AIBENCH_RUNTIME_DIR")
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
@@ -91,6 +114,22 @@ def test_a_folder_of_device_locks_that_is_not_for_all_is_refused(runtime: Path) 
     assert "mode 1777" in refusal(error)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder to another user needs root")
+def test_a_folder_of_device_locks_whose_owner_could_take_them_away_is_refused(runtime: Path) -> None:
+    os.chown(locks.device_lock_folder(), 65534, 65534)
+    with pytest.raises(AibenchError) as error:
+        locks.device_lock_folder()
+    assert "it belongs to uid 65534" in refusal(error)
+
+
+def test_device_locks_lie_in_a_folder_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a user made for all would be that user's."""
+    monkeypatch.delenv("AIBENCH_RUNTIME_DIR")
+    folder = locks.device_lock_folder()
+    assert folder in (Path("/run/lock"), Path("/tmp"))
+    assert folder.stat().st_uid == 0
+
+
 def test_a_second_run_on_a_device_is_told_who_has_it() -> None:
     with locks.acquire(["cpu", GPU], "first-run"):
         with pytest.raises(AibenchError) as error:
@@ -120,7 +159,8 @@ def test_a_device_stays_locked_while_an_orphan_has_it() -> None:
         "import subprocess, sys, time\n"
         "from engine.locks import acquire\n"
         "locks = acquire(['cpu'], 'killed-run')\n"
-        "worker = subprocess.Popen(['sleep', '600'], pass_fds=locks.fds, stdout=subprocess.DEVNULL)\n"
+        "worker = subprocess.Popen(['sleep', '600'], pass_fds=locks.fds, stdout=subprocess.DEVNULL,\n"
+        "    env={'AIBENCH_RUN_ID': 'killed-run'})\n"
         "print(worker.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
@@ -131,7 +171,7 @@ def test_a_device_stays_locked_while_an_orphan_has_it() -> None:
     try:
         with pytest.raises(AibenchError) as error:
             locks.acquire(["cpu"], "second-run")
-        assert "run killed-run" in refusal(error)
+        assert f"process {worker} of run killed-run, whose runner is gone" in refusal(error)
         assert "aibench-tui clean" in refusal(error)
     finally:
         os.kill(worker, signal.SIGKILL)
@@ -148,11 +188,51 @@ def wait_for_lock(device: str) -> None:
             assert time.monotonic() < end
 
 
+def test_a_stranger_who_holds_a_lock_is_not_taken_for_the_run_before() -> None:
+    """flock(1) on the file that an ended run left, with that run's name in it."""
+    run = "from engine.locks import acquire; acquire(['cpu'], 'ended-run').release()"
+    subprocess.run([sys.executable, "-c", run], check=True)
+    path = lock_of("cpu")
+    with subprocess.Popen(["flock", str(path), "sh", "-c", "echo held; exec sleep 600"], stdout=-1) as stranger:
+        assert stranger.stdout is not None and stranger.stdout.readline() == b"held\n"
+        with pytest.raises(AibenchError) as error:
+            locks.acquire(["cpu"], "second-run")
+        children = Path(f"/proc/{stranger.pid}/task/{stranger.pid}/children").read_text().split()
+        for pid in (stranger.pid, *map(int, children)):
+            os.kill(pid, signal.SIGKILL)
+    assert "which is of no run" in refusal(error)
+    assert "ended-run" not in refusal(error)
+
+
+def test_a_holder_that_nobody_sees_is_said_to_have_left_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's process shows its descriptors to nobody but root (proc(5), ptrace access mode)."""
+    with locks.acquire(["cpu"], "first-run"):
+        text = json.loads(lock_of("cpu").read_text())
+        lock_of("cpu").write_text(json.dumps({**text, "ticks": 1}))  # its number is another process's by now
+        monkeypatch.setattr(locks, "_find_holder", lambda _: 0)
+        with pytest.raises(AibenchError) as error:
+            locks.acquire(["cpu"], "second-run")
+    said = refusal(error)
+    assert "in use by a process that left no name (the last that left one: run first-run " in said
+    assert str(lock_of("cpu")) in said
+
+
+def lock_of(device: str) -> Path:
+    return locks.device_lock_folder() / f"aibench-tui-{device}.lock"
+
+
 def test_the_text_of_a_lock_only_informs() -> None:
     """Left by a dead run, or by a program that writes nonsense into it."""
     locks.acquire(["cpu"], "run").release()
-    path = locks.device_lock_folder() / "cpu.lock"
-    for text in (b"", b"[" * 100_000, b'{"run": "\\u001b[2J", "pid": 1e999}', b"\xff\x00", b"[]"):
+    path = lock_of("cpu")
+    for text in (
+        b"",
+        b"[" * 100_000,
+        b'{"run": "\\u001b[2J", "pid": 1e999}',
+        b'{"pid": -1, "ticks": 0}',
+        b"\xff\x00",
+        b"[]",
+    ):
         path.write_bytes(text)
         locks.acquire(["cpu"], "run").release()
         with locks.acquire(["cpu"], "run"):
@@ -162,15 +242,17 @@ def test_the_text_of_a_lock_only_informs() -> None:
             assert "\x1b" not in refusal(error)
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "hard link"])
 def test_something_planted_in_the_place_of_a_device_lock_is_refused(tmp_path: Path, kind: str) -> None:
-    path = locks.device_lock_folder() / "cpu.lock"
+    path = lock_of("cpu")
     target = tmp_path / "precious"
     target.write_text("keep")
     if kind == "link":
         path.symlink_to(target)
     elif kind == "pipe":
         os.mkfifo(path)
+    elif kind == "hard link":
+        path.hardlink_to(target)
     else:
         path.mkdir()
     with pytest.raises(AibenchError) as error:
@@ -181,13 +263,13 @@ def test_something_planted_in_the_place_of_a_device_lock_is_refused(tmp_path: Pa
 
 def test_a_device_id_with_slashes_makes_no_path() -> None:
     with locks.acquire(["../../escape"], "run"):
-        assert [path.name for path in locks.device_lock_folder().iterdir()] == [".._.._escape.lock"]
+        assert [path.name for path in locks.device_lock_folder().iterdir()] == ["aibench-tui-.._.._escape.lock"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user needs root")
 def test_a_lock_that_another_user_made_is_ours_to_take() -> None:
     """fs.protected_regular refuses O_CREAT on such a file, root included."""
-    path = locks.device_lock_folder() / "cpu.lock"
+    path = lock_of("cpu")
     path.touch()
     os.chown(path, 65534, 65534)
     locks.acquire(["cpu"], "run").release()
@@ -228,12 +310,38 @@ def test_looking_at_a_run_folder_keeps_no_runner_out(tmp_path: Path) -> None:
             looker.kill()
 
 
-def test_a_link_in_the_place_of_a_run_lock_is_refused(tmp_path: Path) -> None:
-    (tmp_path / runfolder.LOCK).symlink_to(tmp_path / "elsewhere")
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "hard link"])
+def test_something_planted_in_the_place_of_a_run_lock_is_refused(tmp_path: Path, kind: str) -> None:
+    """A pipe would keep whoever opens it waiting for ever."""
+    path = tmp_path / runfolder.LOCK
+    if kind == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        (tmp_path / "other").touch()
+        path.hardlink_to(tmp_path / "other")
     with pytest.raises(AibenchError) as error, locks.lock_run_folder(tmp_path):
         pass
+    assert error.value.code == exits.USAGE
     assert runfolder.LOCK in str(error.value)
     assert not locks.is_running(tmp_path)
+
+
+def test_a_run_whose_lock_cannot_be_opened_counts_as_running(tmp_path: Path) -> None:
+    """With all descriptors in use (EMFILE) nothing can be told."""
+    with locks.lock_run_folder(tmp_path):
+        pass
+    code = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from engine.locks import is_running\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\n"
+        f"sys.exit(not is_running(Path({str(tmp_path)!r})))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user needs root")

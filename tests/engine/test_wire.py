@@ -33,7 +33,12 @@ def test_a_genuine_line() -> None:
         line(kind="iterations", metric="m", group=1, durations_s=[-1.0]),
         line(kind="iterations", metric="m", group=1, durations_s=[1.0]).replace(b"[1.0]", b"[1e999]"),
         line(kind="iterations", metric="m", group=1, durations_s=[1.0]).replace(b"[1.0]", b"[NaN]"),
+        line(kind="iterations", metric="m", group=10**13, durations_s=[1.0]),
         line(kind="phase", name="x" * wire.MAX_LINE),
+        line(kind="phase", name="measure").replace(b"1.5", b"1e999"),
+        line(kind="phase", name="measure", seq=10**40),
+        line(kind="result", metrics=[], facts={"bytes": 10**40}),
+        line(kind="result", metrics=[], facts={"error": 1.0}).replace(b"1.0", b"1e999"),
         b"",
         b"{",
         b"[1, 2]",
@@ -51,6 +56,33 @@ def test_outside_text_in_a_line_is_clean() -> None:
     assert "\x1b" not in message.reason
     assert "\u202e" not in message.reason
     assert message.reason.startswith("bad ")
+    durations = wire.decode(line(kind="iterations", metric="m\x1b", group=1, durations_s=[1.0]), "tok")
+    assert isinstance(durations, wire.Durations)
+    assert durations.metric == "m\N{SYMBOL FOR ESCAPE}"
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+_lines = st.fixed_dictionaries(
+    {"token": st.just("tok"), "rank": _values, "seq": _values, "t": _values},
+    optional={
+        "kind": st.sampled_from(["ping", "hello", "phase", "iterations", "result", "failure", "bye", "keeper"]),
+        **dict.fromkeys(["n", "pid", "clock_offset_s", "clock_uncertainty_s", "group", "exit_code"], _values),
+        **dict.fromkeys(["python", "name", "metric", "reason", "cause"], _values),
+        "durations_s": st.lists(_values, max_size=3),
+        "metrics": st.lists(_values, max_size=2),
+        "facts": st.dictionaries(st.text(max_size=9), _values, max_size=3),
+    },
+)
+
+
+@given(_lines)
+def test_no_line_raises(fields: dict[str, object]) -> None:
+    """Also those that Python writes and JSON does not know, such as NaN, and lone surrogates."""
+    wire.decode(json.dumps(fields).encode(), "tok")
 
 
 @given(st.lists(st.binary(max_size=40).filter(lambda piece: b"\n" not in piece), max_size=20), st.integers(1, 7))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,36 @@ def build_shim(tmp_path: Path) -> Path:
     return library
 
 
+@dataclass(frozen=True)
+class Call:
+    """The n-th call of a process that faults are counted for: which function, on which path."""
+
+    process: int
+    n: int
+    function: str
+    path: str
+
+
+def read_calls(log: Path) -> list[Call]:
+    """What a run with a log did below its folder."""
+    lines = (line.split(" ", 3) for line in log.read_text().splitlines())
+    return [Call(int(process), int(n), function, path) for process, n, function, path in lines]
+
+
 def fault_environment(
-    library: Path, folder: Path, n: int = 0, errno: int = 28, *, sticky: bool = False, mark: Path | None = None
+    library: Path,
+    folder: Path,
+    n: int = 0,
+    errno: int = 28,
+    *,
+    sticky: bool = False,
+    mark: Path | None = None,
+    log: Path | None = None,
 ) -> dict[str, str]:
-    """The variables that let call `n` below `folder` fail with `errno` in a process started with them."""
+    """The variables that let call `n` below `folder` fail with `errno` in a process started with them.
+
+    `mark` is made when it fails; `log` gets every call that is counted (read_calls).
+    """
     variables = {
         "LD_PRELOAD": str(library),
         "AIB_FAULT_DIR": str(folder.resolve()),
@@ -34,4 +61,5 @@ def fault_environment(
         "AIB_FAULT_ERRNO": str(errno),
         "AIB_FAULT_STICKY": "1" if sticky else "0",
     }
-    return variables if mark is None else {**variables, "AIB_FAULT_MARK": str(mark)}
+    files = {"AIB_FAULT_MARK": mark, "AIB_FAULT_LOG": log}
+    return variables | {name: str(path) for name, path in files.items() if path is not None}

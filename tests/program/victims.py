@@ -23,7 +23,7 @@ OURS = frozenset({"owner", "client", "conmon", *_MODULES.values()})
 
 RUN_ENDS_WITH = frozenset({"owner", "runner"})
 TRIAL_ENDS_WITH = frozenset({"keeper", "worker", "client", "conmon"})
-_MAY_OUTLIVE_RUNNER = frozenset({"owner", "guard", "conmon", "podman", "runc", "fork"})
+_MAY_OUTLIVE_RUNNER = frozenset({"owner", "guard", "guard's", "conmon", "podman", "runc"})
 """They end by themselves once they have reported or removed what the runner left."""
 
 _CONTAINER = re.compile(r"\baibench-[0-9a-f-]+-(t\d+)\b")
@@ -102,6 +102,8 @@ def _role(process: Process, found: dict[int, Process], owner: int) -> str:
     parent = found.get(process.parent)
     if parent is not None and parent.command == process.command:
         return "fork"  # it has not become what it is going to be yet
+    if parent is not None and _role(parent, found, owner) in ("guard", "guard's"):
+        return "guard's"
     words = process.command.split(" ")
     name = os.path.basename(words[0])
     if name == "podman" and "run" in words[1:2]:

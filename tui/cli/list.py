@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from engine.text import clean
 from tui.cli import output
 from tui.cli.printing import say
 
+HEADER = ("session", "outcome", "done", "reason")
+GAP = "  "
+
 
 def main(arguments: argparse.Namespace) -> int:
     """List them."""
@@ -20,7 +25,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json({"folder": output.name_text(parent), "sessions": rows})
     elif rows:
-        output.print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+        _print_rows([_cells(row, parent) for row in rows])
     else:
         say(f"no sessions in {parent}; `aibench-tui run` makes one")
     return exits.DONE
@@ -30,7 +35,7 @@ def _row(folder: Path) -> dict[str, Any]:
     name = output.name_text(folder.name)
     try:
         session = sessions.load(folder)
-    except AibenchError as error:
+    except (AibenchError, OSError) as error:
         return {"session": name, "outcome": "damaged", "completed": 0, "trials": 0, "reason": clean(str(error))}
     completed = sum(trial.outcome == "completed" for trial in session.trials)
     return {
@@ -40,3 +45,26 @@ def _row(folder: Path) -> dict[str, Any]:
         "trials": len(session.trials),
         "reason": session.reason,
     }
+
+
+def _cells(row: dict[str, Any], parent: Path) -> tuple[str, str, str, str]:
+    """What a person sees: a reason need not name the folder, whose name stands in the same line."""
+    name = clean(row["session"], output.CELL_LIMIT)
+    reason = str(row["reason"]).replace(f"{clean(str(parent))}/{name}/", "")
+    return name, str(row["outcome"]), f"{row['completed']}/{row['trials']}", clean(reason, output.CELL_LIMIT)
+
+
+def _print_rows(rows: list[tuple[str, str, str, str]]) -> None:
+    """Names are whole, so that they can be copied; the reasons get what is left of the terminal's width."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    lines = [HEADER, *rows]
+    widths = [max(cell_len(line[column]) for line in lines) for column in range(3)]
+    total = shutil.get_terminal_size().columns if sys.stdout.isatty() else output.PIPE_WIDTH
+    rest = total - sum(widths) - 3 * len(GAP)
+    for *whole, reason in lines:
+        cells = [cell + " " * (width - cell_len(cell)) for cell, width in zip(whole, widths, strict=True)]
+        text = Text(reason if rest > 0 else "")
+        text.truncate(max(rest, 1), overflow="ellipsis")
+        say(GAP.join([*cells, text.plain]).rstrip())

@@ -10,15 +10,17 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from engine import exits
-from engine.errors import AibenchError
+from engine.errors import AibenchError, remedy
 from engine.text import clean
 from engine.version import VERSION
-from tui.cli.printing import protect_streams
+from tui.cli import interrupts
+from tui.cli.printing import STDOUT, give_stdout_up, protect_streams
 
-TOPICS = ("exit-codes", "environment", "files")
+TOPICS = ("exit-codes", "environment", "files", "figures")
+INTERRUPTED = "aibench-tui: interrupted"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -26,6 +28,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise AibenchError(message, f"see `{self.prog} --help`")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Help that cannot be printed is an error as for any other text; argparse itself passes over it."""
+        (file or sys.stderr).write(message)
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
@@ -36,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(
         prog="aibench-tui",
         description="Benchmarks accelerators on bare metal and in containers, with numbers that can be checked.",
-        epilog="aibench-tui help exit-codes|environment|files tells more.",
+        epilog=f"aibench-tui help {'|'.join(TOPICS)} tells more.",
     )
     top.add_argument("--version", action="version", version=f"aibench-tui {VERSION}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
@@ -118,9 +124,9 @@ def _add_care(commands: Commands) -> None:
     doctor.add_argument("--need", choices=("torch", "jax"), help="only find an interpreter with this framework")
     doctor.add_argument("--python", metavar="PATH", default="auto", help="look at this interpreter only")
     doctor.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    topics = commands.add_parser("help", help="more about exit-codes, environment, files")
+    topics = commands.add_parser("help", help=f"more about {', '.join(TOPICS)}")
     topics.set_defaults(module="tui.cli.topics")
-    topics.add_argument("topic", choices=TOPICS)
+    topics.add_argument("topic", choices=TOPICS, nargs="?", help="without one, the topics are listed")
     completion = commands.add_parser("completion", help="print the shell's completion code")
     completion.set_defaults(module="tui.cli.completion")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
@@ -137,7 +143,7 @@ def _add_plan(commands: Commands) -> None:
     )
     check = verbs.add_parser("check", help="say what a plan would do, or what is wrong with it")
     check.set_defaults(module="tui.cli.plan_check")
-    check.add_argument("file", metavar="FILE", type=Path)
+    check.add_argument("file", metavar="FILE", type=Path, help="a plan file (TOML); - is standard input")
 
 
 def _session_arguments(command: argparse.ArgumentParser) -> None:
@@ -169,21 +175,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; whatever goes wrong is one line on stderr."""
     os.umask(0o077)
     protect_streams()
+    interrupts.leave_at_once(INTERRUPTED)
+    interrupts.quiet_where_python_cannot_raise(INTERRUPTED)
     try:
-        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        return _explained(list(sys.argv[1:] if argv is None else argv))
+    except interrupts.Interrupted as stop:
+        return _fail("interrupted", exits.by_signal(stop.number))
+
+
+def _explained(argv: list[str]) -> int:
+    try:
+        return _dispatch(argv)
     except AibenchError as error:
         return _fail(str(error), error.code)
-    except KeyboardInterrupt:
-        return _fail("interrupted", exits.by_signal(2))
-    except BrokenPipeError:
-        _give_stdout_up()
-        return exits.by_signal(13)
     except OSError as error:
-        _give_stdout_up()
-        return _fail(f"{error.filename or 'standard output'}: {error.strerror}", exits.INCOMPLETE)
+        return _system_refused(error)
     except RecursionError:
         return _fail("the input is nested too deeply", exits.USAGE)
     except Exception as error:
+        do = remedy(f"{type(error).__name__} {error}")
+        if do:
+            return _fail(f"out of memory; {do}", exits.INCOMPLETE)
         return _fail(f"an internal error, {type(error).__name__}; {_keep_traceback()}", exits.INCOMPLETE)
 
 
@@ -194,19 +206,29 @@ def _dispatch(argv: list[str]) -> int:
     try:
         arguments = top.parse_args(argv)
     except SystemExit as end:  # --help and --version have printed and are done
+        sys.stdout.flush()
         return int(end.code or 0)
     if arguments.command is None:
         top.print_help(sys.stderr)
         return exits.USAGE
     module = importlib.import_module(arguments.module)
-    code: int = module.main(arguments)
+    with interrupts.unwinding(INTERRUPTED):
+        code: int = module.main(arguments)
     sys.stdout.flush()
     return code
 
 
-def _give_stdout_up() -> None:
-    """What is still in stdout's buffer cannot be written, and Python must not try again when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _system_refused(error: OSError) -> int:
+    """The line for what the system refused: to take our output, or anything else that no code expected."""
+    if error.filename == STDOUT:
+        give_stdout_up()
+        if isinstance(error, BrokenPipeError):
+            return exits.by_signal(13)
+        return _fail(f"{STDOUT}: {error.strerror}", exits.INCOMPLETE)
+    from engine.files import FileError
+
+    told = FileError(error, error.filename or "the command", "use" if error.filename else "finish")
+    return _fail(str(told), exits.INCOMPLETE)
 
 
 def _fail(text: str, code: int) -> int:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from engine.text import clean
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 LINE_LIMIT = 16_384
 """Characters of a line: room for two of the longest paths."""
+
+STDOUT = "standard output"
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
@@ -17,11 +23,47 @@ def say(text: str, stream: TextIO | None = None) -> None:
     print(clean(text, LINE_LIMIT), file=stream, flush=stream is not None)
 
 
-def protect_streams() -> None:
-    """Have what the terminal's encoding lacks written as an escape such as \\xb7, not raised in the middle of a run.
+class _Output(io.FileIO):
+    """stdout, whose failures name it, so that they are told from those of any other file."""
 
-    Also where Python chose "surrogateescape" (LANG=C), which would hand the raw bytes of a file name on.
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, STDOUT) from None
+
+
+class _Errors(io.FileIO):
+    """stderr, which never fails: where a full disk or a gone reader cannot be told anything, the command goes on."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def protect_streams() -> None:
+    """Have the two streams fail as this program can bear, and what their encoding lacks become an escape such as \\xb7.
+
+    That also where Python chose "surrogateescape" (LANG=C), which would hand the raw bytes of a file name on.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    sys.stdout = _over(sys.stdout, _Output)
+    sys.stderr = _over(sys.stderr, _Errors)
+
+
+def _over(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
+    if not isinstance(stream, io.TextIOWrapper):  # a test's
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        line_buffering=stream.line_buffering,
+    )
+
+
+def give_stdout_up() -> None:
+    """What is still in stdout's buffer cannot be written, and Python must not try again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

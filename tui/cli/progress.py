@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from pathlib import Path
 from typing import TextIO
@@ -88,14 +90,28 @@ class Progress:
             return
         left = len(self._places) - len(self._took)
         rest = f"{span(left * sum(self._took.values()) / len(self._took))} left · " if self._took and left else ""
-        width = shutil.get_terminal_size().columns
         self._wipe()
-        self._stream.write((rest + self._status)[: max(width - 1, 1)])
+        self._stream.write(_fitting(rest + self._status, self._columns()))
         self._stream.flush()
+
+    def _columns(self) -> int:
+        """The terminal's own width, whatever COLUMNS says: a longer line would wrap and could not be wiped."""
+        with contextlib.suppress(OSError):
+            if columns := os.get_terminal_size(self._stream.fileno()).columns:
+                return columns
+        return shutil.get_terminal_size().columns
 
     def _wipe(self) -> None:
         if self._on_terminal:
             self._stream.write("\r\x1b[K")
+
+
+def _fitting(text: str, columns: int) -> str:
+    """`text`, cut to what leaves the last column free. A terminal counts cells, of which a wide character takes two."""
+    from rich.cells import cell_len, set_cell_size
+
+    most = max(columns - 1, 0)
+    return text if cell_len(text) <= most else set_cell_size(text, most)
 
 
 def short_device(device: str) -> str:

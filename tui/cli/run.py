@@ -3,63 +3,53 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
-from collections.abc import Callable
+import time
 from pathlib import Path
 
 import msgspec
 
 from engine import exits, files, runfolder, sessions
 from engine.errors import AibenchError
-from engine.owner import Request, StartedRun, start_runner
+from engine.owner import NotWanted, Request, StartedRun, start_runner
 from engine.plan import Plan, Repetition, ScenarioChoice
 from engine.plan_file import check_plan, dump_plan, load_plan, parse_plan
 from engine.presets import preset
 from engine.registry import find
 from engine.schedule import parse_devices, parse_environment
-from engine.session import Session
-from tui.cli import output
-from tui.cli.printing import say
+from engine.session import DIED, Session
+from engine.text import clean
+from tui.cli import interrupts, output
+from tui.cli.interrupts import Heard
+from tui.cli.printing import give_stdout_up, say
 from tui.cli.progress import Progress
 from tui.cli.session_text import print_session
 
 POLL_S = 0.25
 STOP_LIMIT_S = 15.0
-
-
-class _Interrupted(Exception):
-    """A signal asks the run to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+STDIN = "standard input"
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Run, report, and return the run's exit code, or that of the signal that ended it."""
     request, as_json = _request(arguments)
+    heard = interrupts.heard()
     progress = Progress(sys.stderr)
-    _on_signals(_interrupt)
+    progress.say("looking for devices and an interpreter …")
     try:
-        progress.say("looking for devices and an interpreter …")
-        run = start_runner(request)
-    except _Interrupted as stop:
-        progress.say("stopped before it started")
-        return exits.by_signal(stop.number)
-    code, why = _follow(run, progress)
-    _on_signals(signal.SIG_DFL)
-    session = sessions.load(run.folder)
-    try:
-        _report(session, run.folder, as_json)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        what = f"the result could not be printed: {error.strerror}"
-        raise AibenchError(what, f"it is kept in {run.folder}", code=exits.INCOMPLETE) from error
+        run = start_runner(request, give_up=lambda: heard.times > 0)
+    except NotWanted:
+        progress.say("aibench-tui: stopped before it started")
+        return exits.by_signal(heard.number)
+    is_over = _follow(run, progress, heard)
+    interrupts.leave_at_once(clean(f"aibench-tui: interrupted; the session is kept in {run.folder}"))
+    line = _report(run, as_json) if is_over else _left(run, at_once=heard.times > 1)
+    run.let_go()
+    code = exits.by_signal(heard.number) if heard.number else _code(run)
     if code:
-        progress.say(f"aibench-tui: {why or _why(session, run.folder)}")
+        progress.say(f"aibench-tui: {line or 'interrupted when the run had completed'}")
     return code
 
 
@@ -93,7 +83,10 @@ def _refuse_with_resume(arguments: argparse.Namespace) -> None:
 
 
 def _parent(folder: str) -> Path:
-    return Path(folder).expanduser() if folder else sessions.default_folder()
+    path = os.path.expanduser(folder)
+    if path.startswith("~"):
+        raise AibenchError(f"{path}: there is no such user", f"name a folder that is there, or ./{path}")
+    return Path(path) if path else sessions.default_folder()
 
 
 def plan_from(arguments: argparse.Namespace) -> Plan:
@@ -122,12 +115,20 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
 
 def _base(arguments: argparse.Namespace) -> Plan:
     if arguments.plan is not None:
-        if str(arguments.plan) == "-":
-            return parse_plan(sys.stdin.read(files.MAX_PLAN_BYTES + 1), "standard input")
-        return load_plan(arguments.plan)
+        return read_plan(arguments.plan)
     if arguments.preset is None and arguments.scenario:
         return Plan(name="scenarios", repetition=Repetition(seconds=1.0))
     return preset(arguments.preset or "quick")
+
+
+def read_plan(file: Path) -> Plan:
+    """The plan in a file, or on standard input for "-". Raises AibenchError (code 2)."""
+    if str(file) != "-":
+        return load_plan(file)
+    try:
+        return parse_plan(sys.stdin.buffer.read(files.MAX_PLAN_BYTES + 1).decode("utf-8-sig"), STDIN)
+    except UnicodeDecodeError:
+        raise AibenchError(f"{STDIN} is not UTF-8 text", "save the plan as UTF-8") from None
 
 
 def _scenarios(plan: Plan, names: list[str]) -> tuple[ScenarioChoice, ...]:
@@ -137,50 +138,58 @@ def _scenarios(plan: Plan, names: list[str]) -> tuple[ScenarioChoice, ...]:
     return tuple(given.get(name, ScenarioChoice(id=name)) for name in wanted)
 
 
-def _interrupt(number: int, _frame: object) -> None:
-    raise _Interrupted(number)
+def _follow(run: StartedRun, progress: Progress, heard: Heard) -> bool:
+    """Stay until the run has ended; False where it was left before.
 
-
-def _on_signals(handler: Callable[[int, object], None] | signal.Handlers) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, handler)
-
-
-def _follow(run: StartedRun, progress: Progress) -> tuple[int, str]:
-    """Stay until the run has ended; returns the exit code, and why where the runner itself said so.
-
-    The first signal asks the run to stop; a second one leaves it to end by itself.
+    The first signal asks the run to stop; a second one leaves it to end by itself, and so does a runner that stands
+    still.
     """
-    number = 0
-    try:
-        try:
-            _watch(run, progress)
-        except _Interrupted as stop:
-            number = stop.number
-            progress.say("stopping: what is finished is kept; once more to leave at once")
-            run.stop(f"interrupted by {signal.Signals(number).name}" + (" (ctrl+c)" if number == signal.SIGINT else ""))
-            _watch(run, progress, limit_s=STOP_LIMIT_S)
-    except _Interrupted as stop:
-        number = stop.number
-        run.detach()
-    progress.close()
-    ended = run.ended
-    why = ended.text if ended is not None else ""
-    if number:
-        return exits.by_signal(number), why
-    return (ended.code if ended is not None else exits.INCOMPLETE), why
-
-
-def _watch(run: StartedRun, progress: Progress, limit_s: float = float("inf")) -> None:
     progress.open(run.folder)
-    waited = 0.0
-    while not run.poll(POLL_S) and waited < limit_s:
+    while not run.poll(POLL_S) and not heard.times:
         progress.update()
-        waited += POLL_S
+    if heard.times and not run.is_over:
+        progress.say("stopping: what is finished is kept; once more to leave at once")
+        name = signal.Signals(heard.number).name
+        run.stop(f"interrupted by {name}" + (" (ctrl+c)" if heard.number == signal.SIGINT else ""))
+        deadline = time.monotonic() + STOP_LIMIT_S
+        while not run.poll(POLL_S) and heard.times < 2 and time.monotonic() < deadline:
+            progress.update()
     progress.update()
+    progress.close()
+    return run.is_over
 
 
-def _report(session: Session, folder: Path, as_json: bool) -> None:
+def _code(run: StartedRun) -> int:
+    return exits.INCOMPLETE if run.ended is None else run.ended.code
+
+
+def _left(run: StartedRun, *, at_once: bool) -> str:
+    """The last line where the command does not wait for the run's end any longer."""
+    if at_once:
+        return f"left; the run was asked to stop, and `aibench-tui show {run.folder}` tells how it ended"
+    do = f"wake it with `kill -CONT {run.pid}`, or end it with `kill -KILL {run.pid}` and `aibench-tui clean`"
+    return f"the runner does not answer; {do}; what is finished is kept in {run.folder}"
+
+
+def _report(run: StartedRun, as_json: bool) -> str:
+    """Print the result; returns the last line of a run that did not end well: what, why, and what to do."""
+    session = sessions.load(run.folder)
+    why = run.why()
+    if why and session.reason == DIED:
+        session = msgspec.structs.replace(session, reason=why)
+    try:
+        _print(session, run.folder, as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        give_stdout_up()
+        what = f"the result could not be printed: {error.strerror}"
+        raise AibenchError(what, f"it is kept in {run.folder}", code=exits.INCOMPLETE) from error
+    return why or _why(session, run.folder)
+
+
+def _print(session: Session, folder: Path, as_json: bool) -> None:
     if as_json:
         output.print_json(output.document(session, folder))
         return
@@ -190,11 +199,11 @@ def _report(session: Session, folder: Path, as_json: bool) -> None:
 
 
 def _why(session: Session, folder: Path) -> str:
-    """The last line of a run that did not end well: what, why, and what to do."""
     if session.outcome != "completed":
         return f"run {session.outcome}: {session.reason}; go on with: aibench-tui run --resume {folder}"
     failed = [trial for trial in session.trials if trial.outcome == "failed"]
-    if not failed:
-        return "no trial completed; each one's reason stands in the table"
-    first = failed[0]
-    return f"{len(failed)} of {len(session.trials)} trials failed; the first, {first.trial}: {first.reason}"
+    if failed:
+        return f"{len(failed)} of {len(session.trials)} trials failed; the first, {failed[0].trial}: {failed[0].reason}"
+    if any(trial.outcome == "completed" for trial in session.trials):
+        return ""
+    return "no trial completed; each one's reason stands in the table"

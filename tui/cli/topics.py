@@ -15,15 +15,39 @@ ENVIRONMENT = {
     "PYTHONPATH": "not used by the program itself; handed on to the workers",
 }
 
+FIGURES = {
+    "median": "the middle one of the steady iterations; of several trials, the median of their medians",
+    "best": "the fastest iteration: the highest rate, the shortest duration",
+    "p95": "95 of 100 iterations took no longer; so a rate's p95 is its slow side, below the median",
+    "cv": "how far iterations scatter: standard deviation by mean; n/a where there are too few",
+    "n": "iterations that the figures are of, warm-up left out; 10x605 is 10 trials of 605",
+    "no steady state: ...": "why the figures are of all iterations, warm-up with them: take them with care",
+    "medians of the trials": "the lowest and the highest, and how far apart: what a repeated run may differ by",
+    "conditions": "the last line of an arm: means over the measured windows of power, clock, temperature, host load",
+    "sw power cap 40 %": "the device held its clock down for that share of the window, and names this reason",
+}
+"""What `aibench-tui show` prints."""
+
+TOPICS = {
+    "exit-codes": "what each exit code says",
+    "environment": "the environment variables that are looked at",
+    "files": "what is kept where",
+    "figures": "how to read the figures of a run",
+}
+
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the topic."""
+    """Print the topic, or which there are."""
     for key, text in _topic(arguments.topic).items():
         say(f"{key:28} {text}")
     return exits.DONE
 
 
-def _topic(name: str) -> dict[str, str]:
+def _topic(name: str | None) -> dict[str, str]:
+    if name is None:
+        return TOPICS
+    if name == "figures":
+        return FIGURES
     if name == "exit-codes":
         return exits.MEANINGS
     if name == "environment":

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 from engine.worker.card import Card, Metric, Parameter, Value, Variant
+from engine.worker.protocol import Wire
 from engine.worker.work import Kernel, Work
 
 CARD = Card(
@@ -104,6 +107,38 @@ def _brood() -> None:
     _hang()
 
 
+def _kids() -> None:
+    """What data loaders and compile workers look like: own sessions, and the worker's pipes in their hands."""
+    for _ in range(3):
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+    _hang()
+
+
+def _nameless() -> None:
+    """A child that nothing but its descent tells of; its number stands in the log."""
+    null = subprocess.DEVNULL
+    child = subprocess.Popen(["sleep", "600"], env={}, stdin=null, stdout=null, stderr=null, start_new_session=True)
+    print(f"nameless {child.pid}", file=sys.stderr, flush=True)
+    _hang()
+
+
+def _huge_clock() -> None:
+    for wire in _wires():
+        wire._clock = lambda: 1.7e308
+
+
+def _flood_of_lines() -> None:
+    """Valid lines without end, each of another rank."""
+    for wire in _wires():
+        while True:
+            wire._rank += 1
+            wire.iterations("calls", 1, [0.0] * 400)
+
+
+def _wires() -> list[Wire]:
+    return [each for each in gc.get_objects() if isinstance(each, Wire)]
+
+
 def _raises() -> None:
     raise RuntimeError("bad \x1b]0;owned\x07 thing\nsecond line")
 
@@ -126,6 +161,10 @@ BEHAVIOURS: dict[str, Callable[[], None]] = {
     "memory": _memory,
     "escape": _escape,
     "brood": _brood,
+    "kids": _kids,
+    "nameless": _nameless,
+    "huge clock": _huge_clock,
+    "flood of lines": _flood_of_lines,
     "raises": _raises,
     "escape codes": _escape_codes,
     "nothing": lambda: None,
