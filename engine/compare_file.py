@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import tomli_w
 
-from engine import files, runfolder
+from engine import exits, files, runfolder
 from engine.analysis.paired import LEVEL, Comparison
 from engine.session import Session
 from engine.toml import to_table
@@ -37,7 +37,8 @@ def write_comparison(path: Path, session: Session, source: Path, comparisons: Se
         "order_seed": session.seed,
         "comparison": [_table(each) for each in comparisons],
     }
-    files.create_private(path, tomli_w.dumps(to_table(document)).encode())
+    with files.explained(path, "write", code=exits.USAGE):
+        files.create_private(path, tomli_w.dumps(to_table(document)).encode())
 
 
 def _table(comparison: Comparison) -> dict[str, object]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,14 +21,15 @@ import msgspec
 from engine import runfolder
 from engine.control import SOCKET_SUFFIX, is_dead_socket
 from engine.errors import AibenchError
+from engine.kill import kill_all
 from engine.launch import oci
 from engine.launch.containers import RUNTIMES, Container
-from engine.launch.environment import RUN_FOLDER, RUN_ID, TRIAL_ID
+from engine.launch.environment import RUN_FOLDER, RUN_ID
 from engine.locks import runtime_folder
 from engine.run_state import NotOver, Running, held_over
 from engine.setup import RUN_ID_FORM, TRIAL_ID_FORM
 from engine.text import clean
-from engine.worker.keeper import UNKILLABLE_S, environment, living
+from engine.worker.keeper import environment, living
 
 PAUSE_S = 0.01
 
@@ -47,19 +47,6 @@ class Leftover(msgspec.Struct, frozen=True):
     detail: str
     folder: str = ""
     why: str = ""
-
-
-def kill_trial(run: str, trial: str) -> list[int]:
-    """End every process whose environment carries both ids, repeatedly until none is left.
-
-    Returns those that the kernel does not let go within UNKILLABLE_S (a hung driver call). Others are never touched.
-    """
-    marks = {f"{RUN_ID}={run}".encode(), f"{TRIAL_ID}={trial}".encode()}
-
-    def is_meant(pid: int) -> bool:
-        return marks <= environment(pid)
-
-    return sorted(pid for pid in _kill_all(is_meant) if pid in living() and is_meant(pid))
 
 
 def leftovers(sessions: Iterable[Path] = (), run: str = "") -> list[Leftover]:
@@ -98,24 +85,6 @@ def _judged(leftover: Leftover) -> Leftover | None:
         return None
     except NotOver as undecided:
         return msgspec.structs.replace(leftover, why=undecided.why)
-
-
-def _kill_all(is_meant: Callable[[int], bool]) -> set[int]:
-    """SIGKILL what matches until a look at /proc shows none, so that a process that forks meanwhile does not escape."""
-    killed: set[int] = set()
-    last_new = time.monotonic()
-    while time.monotonic() - last_new < UNKILLABLE_S:
-        victims = {pid for pid in living() if pid != os.getpid() and is_meant(pid)}
-        if not victims:
-            break
-        if not victims <= killed:
-            last_new = time.monotonic()
-        killed |= victims
-        for pid in victims:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(PAUSE_S)
-    return killed
 
 
 def _processes() -> Iterator[Leftover]:
@@ -212,7 +181,7 @@ def _clean_process(leftover: Leftover) -> bool:
     pid, meant = int(leftover.name), (leftover.run, leftover.folder)
     if _marks_of(pid) == meant:
         with held_over(Path(leftover.folder), leftover.run):
-            _kill_all(lambda pid: _marks_of(pid) == meant and _is_own(pid) and not _is_guard(pid))
+            kill_all(lambda pid: _marks_of(pid) == meant and _is_own(pid) and not _is_guard(pid))
     return _marks_of(pid) != meant
 
 

@@ -21,7 +21,7 @@ import psutil
 from engine.hardware.inventory import discover
 from tests.program import Program, processes_with, wait_for
 
-ROLES = ("engine.runner", "engine.telemetry", "keeper.py", "aibench_tui.py")
+ROLES = ("engine.runner", "engine.telemetry", "engine.guard", "keeper.py", "aibench_tui.py")
 LIMIT = 0.05
 
 PLAN = """schema = 1

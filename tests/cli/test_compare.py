@@ -43,7 +43,7 @@ def test_the_lines_fit_into_80_columns(session: Session) -> None:
     told = list(lines(arms_of(session)))
     assert max(map(len, told)) <= 80
     assert told[1] == "compute/gemm bf16 8192x8192x8192: podman against bare"
-    assert told[2] == "  rate                681.2     682.1 TFLOP/s  -0.05 % [-1.56, +1.50]          10"
+    assert told[2] == "  rate                681.2     682.1 TFLOP/s  -0.05 % [-1.56, +1.50]         10"
     assert told[-1] == "  10 pairs: the interval holds the median with 97.9 % (order statistics)"
 
 

@@ -18,7 +18,7 @@ from engine import runfolder, sessions
 from tests.faults import Call, build_shim, fault_environment, read_calls
 from tests.program import Program, processes_with, wait_for, write_plan
 
-TRIALS = 3
+TRIALS = 2
 AT_ONCE = 6
 SMALL_DISK_BYTES = 1536 * 1024
 
@@ -41,11 +41,11 @@ ARGUMENTS = ("run", "--preset", "floor", "--repeat", str(TRIALS), "--seconds", "
 
 
 def run_with_fault(home: Path, library: Path, n: int, number: int, *, sticky: bool) -> Seen:
-    """Run three trials; the n-th call that changes the sessions folder fails in each of our processes."""
+    """Run the trials; the n-th call that changes the sessions folder fails in each of our processes."""
     program = Program(home / f"n{n}-{sticky}")
     program.sessions.mkdir(parents=True)
     mark = program.home / "fired"
-    program.extra_env = fault_environment(library, program.sessions, n, number, sticky=sticky, mark=mark)
+    program.extra_env = fault_environment(library, program.sessions, n, number, sticky=sticky, removals=True, mark=mark)
     done = program.call(*ARGUMENTS, "--out", str(program.sessions))
     program.extra_env = None
     folders = program.folders()
@@ -68,7 +68,7 @@ def calls_to_fail(home: Path, library: Path) -> list[Call]:
     program = Program(home / "none")
     program.sessions.mkdir(parents=True)
     log = program.home / "calls"
-    program.extra_env = fault_environment(library, program.sessions, log=log)
+    program.extra_env = fault_environment(library, program.sessions, removals=True, log=log)
     assert program.call(*ARGUMENTS, "--out", str(program.sessions)).returncode == 0
     calls = read_calls(log)
     runner = calls[-1].process  # the owner writes nothing once it has started it

@@ -20,9 +20,10 @@ from engine import locks, runfolder
 from engine.children import python_command
 from engine.control import socket_path
 from engine.errors import AibenchError
+from engine.kill import kill_trial
 from engine.launch import containers
 from engine.run_state import held_over
-from engine.sweep import Leftover, clean_up, kill_trial, leftovers, look
+from engine.sweep import Leftover, clean_up, leftovers, look
 from tests.engine.launch.podman import configure, containers_of, podman, sleeper
 from tests.worker.keeping import marks, wait_until
 

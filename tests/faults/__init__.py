@@ -47,12 +47,13 @@ def fault_environment(
     errno: int = 28,
     *,
     sticky: bool = False,
+    removals: bool = False,
     mark: Path | None = None,
     log: Path | None = None,
 ) -> dict[str, str]:
     """The variables that let call `n` below `folder` fail with `errno` in a process started with them.
 
-    `mark` is made when it fails; `log` gets every call that is counted (read_calls).
+    With `removals` those count too. `mark` is made when it fails; `log` gets every call that counts (read_calls).
     """
     variables = {
         "LD_PRELOAD": str(library),
@@ -62,4 +63,5 @@ def fault_environment(
         "AIB_FAULT_STICKY": "1" if sticky else "0",
     }
     files = {"AIB_FAULT_MARK": mark, "AIB_FAULT_LOG": log}
+    variables |= {"AIB_FAULT_REMOVALS": "1"} if removals else {}
     return variables | {name: str(path) for name, path in files.items() if path is not None}

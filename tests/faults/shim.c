@@ -1,10 +1,11 @@
 /* Makes the n-th call below a folder that changes the disk fail, in a real process (LD_PRELOAD): write, rename,
- * truncate, allocation, sync, mkdir, unlink, rmdir, and open where it may create the file.
+ * truncate, allocation, sync, mkdir, and open where it may create the file; if asked, also unlink and rmdir.
  *
  * AIB_FAULT_DIR    the folder; paths are those the kernel knows, so it must be absolute and free of links
  * AIB_FAULT_N      which call fails, from 1; 0 or absent: none
  * AIB_FAULT_ERRNO  its errno (5 is EIO, 28 ENOSPC)
  * AIB_FAULT_STICKY 1: every later call fails too, as on a disk that has died or stays full
+ * AIB_FAULT_REMOVALS 1: removals count and fail too; a disk that is merely full lets files be removed
  * AIB_FAULT_MARK   a file that is created when the fault fires
  * AIB_FAULT_LOG    a file that gets a line for each call that is counted: process, number, call, path
  *
@@ -33,6 +34,7 @@ static long fail_at;
 static long seen;
 static int fail_errno = EIO;
 static int sticky;
+static int removals;
 
 void aib_fault_arm(long n, int error, int is_sticky)
 {
@@ -57,6 +59,7 @@ __attribute__((constructor)) static void start(void)
     }
     mark = getenv("AIB_FAULT_MARK");
     log_file = getenv("AIB_FAULT_LOG");
+    removals = getenv("AIB_FAULT_REMOVALS") != NULL;
     aib_fault_arm(n ? atol(n) : 0, error ? atoi(error) : EIO, is_sticky ? atoi(is_sticky) : 0);
 }
 
@@ -195,19 +198,20 @@ int mkdirat(int folder_fd, const char *path, mode_t mode)
 
 int unlink(const char *path)
 {
-    return fires_at(__func__, path) ? -1 : REAL(unlink)(path);
+    return removals && fires_at(__func__, path) ? -1 : REAL(unlink)(path);
 }
 
 /* A name relative to a folder is how trees are removed, so here the folder's own path counts too. */
 int unlinkat(int folder_fd, const char *path, int flags)
 {
-    int fired = path[0] == '/' || folder_fd == AT_FDCWD ? fires_at(__func__, path) : fires_for(__func__, folder_fd);
+    int absolute = path[0] == '/' || folder_fd == AT_FDCWD;
+    int fired = removals && (absolute ? fires_at(__func__, path) : fires_for(__func__, folder_fd));
     return fired ? -1 : REAL(unlinkat)(folder_fd, path, flags);
 }
 
 int rmdir(const char *path)
 {
-    return fires_at(__func__, path) ? -1 : REAL(rmdir)(path);
+    return removals && fires_at(__func__, path) ? -1 : REAL(rmdir)(path);
 }
 
 /* Only an open that may create a file counts, and only then is there a mode. */

@@ -108,6 +108,16 @@ def _add_sessions(commands: Commands) -> None:
     export.add_argument(
         "--output", metavar="FILE", type=Path, help="the archive (.tar.gz); by default in the current folder"
     )
+    compare = commands.add_parser("compare", help="compare the arms of a session, in pairs")
+    compare.set_defaults(module="tui.cli.compare")
+    _session_arguments(compare)
+    compare.add_argument(
+        "--reference", metavar="ARM", help="the arm that the others are compared with; by default bare"
+    )
+    compare.add_argument(
+        "--output", metavar="FILE", type=Path, help="the comparison (.compare.toml); by default in the current folder"
+    )
+    compare.add_argument("--json", action="store_true", help="one JSON document on stdout")
     recover = commands.add_parser("recover", help="write the session file of a run that died")
     recover.set_defaults(module="tui.cli.recover")
     _session_arguments(recover)

@@ -41,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         run = start_runner(request, give_up=lambda: heard.times > 0)
     except NotWanted:
-        progress.say("aibench-tui: stopped before it started")
+        progress.say("stopped before it started")
         return exits.by_signal(heard.number)
     is_over = _follow(run, progress, heard)
     interrupts.leave_at_once(clean(f"aibench-tui: interrupted; the session is kept in {run.folder}"))
