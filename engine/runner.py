@@ -21,7 +21,7 @@ import msgspec
 
 from engine import exits, files, runfolder
 from engine.control import ControlServer
-from engine.errors import AibenchError
+from engine.errors import AibenchError, remedy
 from engine.events import (
     Control,
     DeviceSeen,
@@ -54,6 +54,12 @@ from engine.trial import Ended, TrialRun
 from engine.trial_log import TrialLog
 from engine.version import VERSION
 from engine.worker.keeper import PR_SET_CHILD_SUBREAPER, prctl
+
+
+def unexpected(error: Exception, otherwise: str) -> str:
+    """A line about what nobody foresaw: what helps where a limit of the system is behind it, else `otherwise`."""
+    words = f"{type(error).__name__}: {clean(str(error), 200)}"
+    return f"{words}; {remedy(words) or otherwise}"
 
 
 class Runner:
@@ -111,7 +117,7 @@ class Runner:
             self.stop("failed", str(error))
         except Exception as error:  # whatever broke, finished trials and a reason must reach the disk
             self._trace(error)
-            self.stop("failed", f"an internal error, {type(error).__name__}: see {runfolder.RUNNER_LOG}")
+            self.stop("failed", unexpected(error, f"its traceback is in {runfolder.RUNNER_LOG}"))
         return await self._close()
 
     def _open(self) -> None:

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from engine import exits, files, runfolder
@@ -22,16 +23,16 @@ from engine.launch.environment import RUN_FOLDER, RUN_ID
 from engine.locks import acquire, lock_run_folder
 from engine.owner import OwnerEnd, Reply, Request
 from engine.plan_file import dump_plan, parse_plan
-from engine.runner import Runner
+from engine.runner import Runner, unexpected
 from engine.session import fold
 from engine.session_file import write_session
 from engine.setup import Ground, set_up, survey, survey_again
-from engine.text import clean
 
 
 def main() -> int:
     """The runner's process: `python -m engine.runner FD`. Its exit code is the run's."""
     os.umask(0o077)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(exits.by_signal(signal.SIGTERM)))  # until the run listens to it
     owner = OwnerEnd(int(sys.argv[1]))
     try:
         code = _serve(owner, owner.request())
@@ -39,10 +40,7 @@ def main() -> int:
         owner.say(Reply("error", text=str(error), code=error.code))
         return error.code
     except Exception as error:  # the owner has the only terminal: it must hear of every end
-        what = f"the runner failed: {type(error).__name__}: {clean(str(error), 300)}"
-        owner.say(
-            Reply("error", text=f"{what}; report it with the session's {runfolder.RUNNER_LOG}", code=exits.INCOMPLETE)
-        )
+        owner.say(Reply("error", text=f"the runner failed: {unexpected(error, 'report it')}", code=exits.INCOMPLETE))
         return exits.INCOMPLETE
     owner.say(Reply("ended", code=code))
     return code
@@ -58,16 +56,11 @@ def _serve(owner: OwnerEnd, request: Request) -> int:
         locks = held.enter_context(acquire(tuple(device.device for device in ground.devices), ground.run))
         setup = set_up(ground)
         if not request.resume:
-            folder = _make_folder(folder, ground)
+            folder = held.enter_context(_new_folder(folder, ground))
             held.enter_context(lock_run_folder(folder))
         # what every process of the run carries, so that `clean` can tell whose it is
         os.environ.update({RUN_ID: ground.run, RUN_FOLDER: str(folder)})
-        try:
-            return _run(Runner(setup, folder, locks), owner, ground.run, folder)
-        except AibenchError:
-            if not request.resume and not _has_start(folder / runfolder.JOURNAL):
-                shutil.rmtree(folder, ignore_errors=True)  # made just now, and not even a start fits into it
-            raise
+        return _run(Runner(setup, folder, locks), owner, ground.run, folder)
 
 
 def _run(runner: Runner, owner: OwnerEnd, run: str, folder: Path) -> int:
@@ -80,15 +73,23 @@ def _has_start(journal: Path) -> bool:
     return journal.is_file() and any(isinstance(event, RunStarted) for event in read_events(journal))
 
 
-def _make_folder(parent: Path, ground: Ground) -> Path:
-    """The run's own folder, named for people to find it, with the plan as it was asked for."""
+@contextlib.contextmanager
+def _new_folder(parent: Path, ground: Ground) -> Iterator[Path]:
+    """The run's own folder, named for people to find it, with the plan as it was asked for.
+
+    It goes again where the run ends before even its start could be written.
+    """
     stamp, _, unique = ground.run.rpartition("-")
     folder = parent / f"{stamp}-{re.sub('[^A-Za-z0-9._]+', '-', ground.plan.name)}-{unique}"
-    files.make_private_folder(folder)
-    for name in (runfolder.SERIES, runfolder.LOGS, runfolder.SCRATCH):
-        files.make_private_folder(folder / name)
-    files.atomic_write(folder / runfolder.PLAN, dump_plan(ground.plan).encode())
-    return folder
+    try:
+        files.make_private_folder(folder)
+        for name in (runfolder.SERIES, runfolder.LOGS, runfolder.SCRATCH):
+            files.make_private_folder(folder / name)
+        files.atomic_write(folder / runfolder.PLAN, dump_plan(ground.plan).encode())
+        yield folder
+    finally:
+        if not _has_start(folder / runfolder.JOURNAL):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _run_owned(runner: Runner, owner: OwnerEnd, ready: Reply) -> int:

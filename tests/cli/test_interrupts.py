@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -138,8 +140,9 @@ def test_interrupted_export_leaves_no_part_of_an_archive(program: Program) -> No
     assert list(program.home.glob("*archive*")) == []
 
 
-def stopped_runner(hostile: Program) -> tuple[subprocess.Popen[bytes], int]:
-    """A run whose runner stands still while its trial hangs."""
+@contextlib.contextmanager
+def stopped_runner(hostile: Program) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A run whose runner stands still while its trial hangs, and that was asked to stop."""
     plan = write_plan(hostile, "hang", floor="first")
     command = [sys.executable, "-c", SHORT_LIMIT, "run", "--plan", str(plan), "--out", str(hostile.sessions)]
     environment = {**hostile.environment, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -149,36 +152,38 @@ def stopped_runner(hostile: Program) -> tuple[subprocess.Popen[bytes], int]:
     read_until(process, b"[1/2]")
     (runner,) = runners(hostile)
     os.kill(runner, signal.SIGSTOP)
-    process.send_signal(signal.SIGINT)
-    read_until(process, b"stopping")
-    return process, runner
+    try:
+        process.send_signal(signal.SIGINT)
+        read_until(process, b"stopping")
+        yield process, runner
+    finally:
+        os.kill(runner, signal.SIGCONT)
 
 
-def goes_on_and_ends(hostile: Program, runner: int) -> bool:
-    """Whether a runner that goes on ends its run as it was asked to."""
-    os.kill(runner, signal.SIGCONT)
+def ends_as_asked(hostile: Program) -> bool:
+    """Whether a runner that goes on ends its run."""
     wait_for(lambda: not runners(hostile), what="the end of the runner")
     session = sessions.load(hostile.folders()[0])
     return session.outcome == "aborted" and "SIGINT" in session.reason and len(session.measurements) == 1
 
 
 def test_runner_that_stands_still_is_named_with_what_to_do(hostile: Program) -> None:
-    process, runner = stopped_runner(hostile)
-    out, err = process.communicate(timeout=30)
+    with stopped_runner(hostile) as (process, runner):
+        out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, b"")
     (line,) = err.decode().splitlines()
     assert "does not answer" in line
     assert f"kill -CONT {runner}" in line
-    assert goes_on_and_ends(hostile, runner)
+    assert ends_as_asked(hostile)
 
 
 def test_second_signal_leaves_at_once(hostile: Program) -> None:
-    process, runner = stopped_runner(hostile)
-    time.sleep(0.6)  # what comes sooner is taken for the same
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    with stopped_runner(hostile) as (process, _):
+        time.sleep(0.6)  # what comes sooner is taken for the same
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, b"")
     (line,) = err.decode().splitlines()
     assert line.startswith("aibench-tui: left;")
     assert "running" not in line
-    assert goes_on_and_ends(hostile, runner)
+    assert ends_as_asked(hostile)

@@ -85,15 +85,14 @@ def test_figures_are_the_same_on_every_terminal(program: Program) -> None:
         assert on_terminal(program, arguments, columns) == piped
 
 
-def test_list_and_doctor_lose_no_word_on_a_narrow_terminal(program: Program) -> None:
+def test_list_and_doctor_are_there_on_a_narrow_terminal(program: Program) -> None:
+    """What names a session and how it ended is whole, to be copied; a reason, cut there, is whole in `show`."""
     damaged = program.sessions / "20200101-000000-damaged-abcdef"
     damaged.mkdir(parents=True)
     (damaged / "journal.jsonl").write_bytes(b'{"event":"run_started","schema":99}\n')
-    arguments = ["list", "--folder", str(program.sessions)]
-    wanted = set(program.call(*arguments).stdout.split())
     for columns in (1, 10, 20, 40):
-        written = on_terminal(program, arguments, columns)
-        assert {damaged.name, "damaged", "0/0", "schema", "newer"} <= set(written.split()) & wanted
+        written = on_terminal(program, ["list", "--folder", str(program.sessions)], columns)
+        assert written.splitlines()[1].split()[:3] == [damaged.name, "damaged", "0/0"]
     checks = program.call("doctor").stdout
     assert on_terminal(program, ["doctor"], 10).count("\n") == checks.count("\n")
 

@@ -281,7 +281,7 @@ def fire(aims: Sequence[Target], program: Program) -> None:
 
 @pytest.mark.timeout(400)
 def test_kills_lose_nothing_and_leave_nothing(hostile: Program) -> None:
-    fire(targets((BUSY, 92), (HANGING, 80)), hostile)
+    fire(targets((BUSY, 92), (HANGING, 78)), hostile)
 
 
 @pytest.mark.timeout(200)
@@ -296,7 +296,7 @@ def test_kills_of_runs_with_containers_lose_nothing_and_leave_nothing(
     hostile: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(hostile.home, monkeypatch)
-    fire(targets((BUSY_CONTAINERS, 9), (HANGING_CONTAINER, 9)), hostile)
+    fire(targets((BUSY_CONTAINERS, 10), (HANGING_CONTAINER, 10)), hostile)
 
 
 def processes_of(program: Program, process: subprocess.Popen[bytes], *roles: str) -> list[int]:
