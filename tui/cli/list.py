@@ -17,6 +17,9 @@ from tui.cli.printing import say
 HEADER = ("session", "outcome", "done", "reason")
 GAP = "  "
 
+PIPE_WIDTH = 1000
+CELL_LIMIT = 1000
+
 
 def main(arguments: argparse.Namespace) -> int:
     """List them."""
@@ -49,9 +52,9 @@ def _row(folder: Path) -> dict[str, Any]:
 
 def _cells(row: dict[str, Any], parent: Path) -> tuple[str, str, str, str]:
     """What a person sees: a reason need not name the folder, whose name stands in the same line."""
-    name = clean(row["session"], output.CELL_LIMIT)
+    name = clean(row["session"], CELL_LIMIT)
     reason = str(row["reason"]).replace(f"{clean(str(parent))}/{name}/", "")
-    return name, str(row["outcome"]), f"{row['completed']}/{row['trials']}", clean(reason, output.CELL_LIMIT)
+    return name, str(row["outcome"]), f"{row['completed']}/{row['trials']}", clean(reason, CELL_LIMIT)
 
 
 def _print_rows(rows: list[tuple[str, str, str, str]]) -> None:
@@ -61,7 +64,7 @@ def _print_rows(rows: list[tuple[str, str, str, str]]) -> None:
 
     lines = [HEADER, *rows]
     widths = [max(cell_len(line[column]) for line in lines) for column in range(3)]
-    total = shutil.get_terminal_size().columns if sys.stdout.isatty() else output.PIPE_WIDTH
+    total = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
     rest = total - sum(widths) - 3 * len(GAP)
     for *whole, reason in lines:
         cells = [cell + " " * (width - cell_len(cell)) for cell, width in zip(whole, widths, strict=True)]
