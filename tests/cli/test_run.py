@@ -109,6 +109,14 @@ def test_a_wrong_key_names_the_nearest_one(program: Program) -> None:
     assert "repeats" in last_line(done) and "'repeat'" in last_line(done)
 
 
+def test_a_relative_interpreter_is_meant_from_here(program: Program) -> None:
+    (program.home / "py").symlink_to("/bin/false")
+    done = program.call("run", "--scenario", "gemm", "--python", "./py", "--out", str(program.sessions))
+    assert done.returncode == 2
+    assert str(program.home / "py") in last_line(done)
+    assert "is not there" not in last_line(done)
+
+
 def test_no_arguments_and_no_terminal_gives_help_and_exit_2(program: Program) -> None:
     done = program.call()
     assert done.returncode == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -54,6 +55,16 @@ def test_two_arms_in_balanced_blocks_do_the_same_work(program: Program) -> None:
     assert facts["arm_bare_runtime"] == "none"
     assert facts["arm_half_limit_cpus"] == "0.5"
     assert "podman" in facts["arm_half_runtime"]
+
+
+def test_the_cost_of_the_container_is_printed_with_its_interval(program: Program) -> None:
+    done = program.call(
+        "run", "--preset", "floor", "--env", "bare", "--env", "podman", "--repeat", "6", "--seconds", "0.05",
+        "--out", str(program.sessions),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "harness/floor no-op: podman against bare" in done.stdout
+    assert re.search(r"call_overhead .* ns +[+-][0-9.]+ % \[[+-][0-9.]+, [+-][0-9.]+\] +6\n", done.stdout), done.stdout
 
 
 def test_a_runtime_that_is_not_installed_is_refused_before_any_load(program: Program) -> None:

@@ -48,8 +48,7 @@ def test_the_nth_call_fails_and_no_finished_trial_is_lost(shim: Path, tmp_path: 
         promised = [name for name in report["promised"] if name.startswith("t")]
         assert set(promised) <= set(report["completed"]), report
         assert report["medians"] == [1000.0] * len(report["completed"]), report
-        if not sticky:  # else nothing can be removed either
-            assert not [name for name in report["left"] if name.endswith(".tmp")], report
+        assert not [name for name in report["left"] if name.endswith(".tmp")], report
         if report["promised"][-1:] == ["session"]:
             assert (report["session"], report["error"]) == (True, ""), report
         else:

@@ -22,6 +22,7 @@ from engine.schedule import parse_devices, parse_environment
 from engine.session import DIED, Session
 from engine.text import clean
 from tui.cli import interrupts, output
+from tui.cli.compare import arms_of, lines
 from tui.cli.interrupts import Heard
 from tui.cli.printing import give_stdout_up, say
 from tui.cli.progress import Progress
@@ -95,9 +96,10 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
     target, repetition, output_ = plan.target, plan.repetition, plan.output
     if arguments.devices is not None:
         target = msgspec.structs.replace(target, devices=parse_devices(arguments.devices))
-    for name in ("framework", "python"):
-        if getattr(arguments, name) is not None:
-            target = msgspec.structs.replace(target, **{name: getattr(arguments, name)})
+    if arguments.framework is not None:
+        target = msgspec.structs.replace(target, framework=arguments.framework)
+    python = target.python if arguments.python is None else arguments.python
+    target = msgspec.structs.replace(target, python=_absolute(python))
     for name in ("repeat", "seconds", "seed"):
         if getattr(arguments, name) is not None:
             repetition = msgspec.structs.replace(repetition, **{name: getattr(arguments, name)})
@@ -111,6 +113,11 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
     if arguments.env:
         changes["environments"] = tuple(parse_environment(text) for text in arguments.env)
     return msgspec.structs.replace(plan, **changes)
+
+
+def _absolute(python: str) -> str:
+    """A path is meant from here, and the runner is elsewhere; links stay, since a venv's Python is one."""
+    return python if os.sep not in python else str(Path(os.path.expanduser(python)).absolute())
 
 
 def _base(arguments: argparse.Namespace) -> Plan:
@@ -189,11 +196,23 @@ def _report(run: StartedRun, as_json: bool) -> str:
     return why or _why(session, run.folder)
 
 
+def _print_comparison(session: Session) -> None:
+    """What the other arms cost against the reference; with one arm there is nothing to say."""
+    if len({trial.environment for trial in session.trials}) < 2:
+        return
+    try:
+        for line in lines(arms_of(session)):
+            say(line)
+    except AibenchError as error:
+        say(f"comparison: {error}")
+
+
 def _print(session: Session, folder: Path, as_json: bool) -> None:
     if as_json:
         output.print_json(output.document(session, folder))
         return
     print_session(session)
+    _print_comparison(session)
     file = folder / runfolder.SESSION
     say(f"session: {file if file.exists() else folder}")
 
