@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from tests.policy import SuitePolicy
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the whole session (xdist's workers inherit it) one folder; locks and sessions never meet a real user's."""
+    # nohup and background jobs hand ignored signals on, which every program that the tests start would inherit
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
     root = Path(tempfile.mkdtemp(prefix="aibench-tests-"))
