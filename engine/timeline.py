@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timezone
+from typing import Literal
 
 from engine.events import Anchor
 from engine.values import Missing, Reading
@@ -24,9 +25,9 @@ def span(seconds: float) -> Reading:
     return seconds if 0 <= seconds < math.inf else Missing("the clock went backwards")
 
 
-def utc(wall_s: float) -> str:
+def utc(wall_s: float, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
     """ISO 8601 in UTC; what no calendar knows is said so."""
     try:
-        return datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec="seconds")
+        return datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec=timespec)
     except (OverflowError, ValueError, OSError):
         return f"{wall_s:g} s after 1970, which is no date"

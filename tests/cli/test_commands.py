@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import subprocess
 
@@ -77,6 +79,20 @@ def test_show_finds_a_session_by_a_part_of_its_name(program: Program) -> None:
         done = program.call("show", wanted, "--folder", str(program.sessions))
         assert done.returncode == 0, done.stderr
         assert "harness/floor" in done.stdout
+
+
+def test_the_series_are_csv(program: Program) -> None:
+    program.run_json("--preset", "floor")
+    done = program.call("show", "latest", "--folder", str(program.sessions), "--series")
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    used = [row for row in rows if row["device"] == "host" and row["quantity"] == "memory_used_bytes"]
+    assert used
+    assert all(float(row["min"]) <= float(row["mean"]) <= float(row["max"]) for row in used)
+    alone = program.folders()[0] / "session.toml"
+    refused = program.call("show", str(alone), "--series")
+    assert refused.returncode == 2
+    assert "no telemetry series" in refused.stderr
 
 
 def test_doctor_says_what_it_found(program: Program) -> None:
