@@ -100,10 +100,10 @@ def _role(process: Process, found: dict[int, Process], owner: int) -> str:
     if process.pid == owner:
         return "owner"
     parent = found.get(process.parent)
-    if parent is not None and parent.command == process.command:
-        return "fork"  # it has not become what it is going to be yet
     if parent is not None and _role(parent, found, owner) in ("guard", "guard's"):
         return "guard's"
+    if parent is not None and parent.command == process.command:
+        return "fork"  # it has not become what it is going to be yet
     words = process.command.split(" ")
     name = os.path.basename(words[0])
     if name == "podman" and "run" in words[1:2]:

@@ -19,6 +19,9 @@ from engine.version import VERSION
 from tui.cli import interrupts
 from tui.cli.printing import STDOUT, give_stdout_up, protect_streams
 
+OUT_OF_MEMORY = f"aibench-tui: out of memory; {remedy('MemoryError')}\n".encode()
+"""Made beforehand: when it is needed there is nothing left to make it of."""
+
 TOPICS = ("exit-codes", "environment", "files", "figures")
 INTERRUPTED = "aibench-tui: interrupted"
 
@@ -193,11 +196,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _explained(list(sys.argv[1:] if argv is None else argv))
     except interrupts.Interrupted as stop:
         return _fail("interrupted", exits.by_signal(stop.number))
+    except MemoryError as error:
+        error.__traceback__ = error.__context__ = None  # what their frames hold is needed to leave in order
+        with contextlib.suppress(OSError):
+            os.write(2, OUT_OF_MEMORY)
+        return exits.INCOMPLETE
 
 
 def _explained(argv: list[str]) -> int:
     try:
         return _dispatch(argv)
+    except MemoryError:
+        raise
     except AibenchError as error:
         return _fail(str(error), error.code)
     except OSError as error:
