@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import subprocess
 
 import pytest
 
 from engine import exits
+from engine.series import SeriesWriter
+from engine.telemetry.samples import Sample
 from engine.version import VERSION
 from tests.program import Program
 
@@ -83,12 +86,19 @@ def test_show_finds_a_session_by_a_part_of_its_name(program: Program) -> None:
 
 def test_the_series_are_csv(program: Program) -> None:
     program.run_json("--preset", "floor")
+    series = program.folders()[0] / "series"
+    shutil.rmtree(series)
+    series.mkdir()
+    writer = SeriesWriter(series, clock=lambda: 10.0, wall=lambda: 1_800_000_000.0)
+    for t, used in ((10.0, 4e9), (11.0, 6e9)):
+        writer.add(Sample(t=t, device="host", provider="host", values={"memory_used_bytes": used}), in_trial=True)
+    writer.close()
     done = program.call("show", "latest", "--folder", str(program.sessions), "--series")
     assert done.returncode == 0, done.stderr
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    used = [row for row in rows if row["device"] == "host" and row["quantity"] == "memory_used_bytes"]
-    assert used
-    assert all(float(row["min"]) <= float(row["mean"]) <= float(row["max"]) for row in used)
+    (row,) = [each for each in csv.DictReader(io.StringIO(done.stdout)) if each["window_s"] == "5"]
+    assert (row["device"], row["quantity"], row["n"]) == ("host", "memory_used_bytes", "2")
+    assert [float(row[name]) for name in ("min", "mean", "max")] == [4e9, 5e9, 6e9]
+    assert row["time_utc"].startswith("2027-01-15T08:00:00")
     alone = program.folders()[0] / "session.toml"
     refused = program.call("show", str(alone), "--series")
     assert refused.returncode == 2
