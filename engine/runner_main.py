@@ -30,7 +30,7 @@ from engine.setup import Ground, set_up, survey, survey_again
 
 
 def main() -> int:
-    """The runner's process: `python -m engine.runner FD`. Its exit code is the run's."""
+    """Serve the owner at the other end of FD; returns the run's exit code."""
     os.umask(0o077)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(exits.by_signal(signal.SIGTERM)))  # until the run listens to it
     owner = OwnerEnd(int(sys.argv[1]))
